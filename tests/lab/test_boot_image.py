@@ -165,7 +165,7 @@ def test_an_ext4_with_a_soft_dependency_on_crc32c_needs_that_module(
     assert "crc32c_cryptoapi" in [module.stem for module in get_kernel().modules]
 
 
-def test_an_ext4_without_that_dependency_needs_no_crc32c_module(root: Path) -> None:
+def test_an_ext4_without_a_soft_dependency_needs_no_crc32c_module(root: Path) -> None:
     tree = root / f"lib/modules/{_RELEASE}/kernel/drivers"
     (tree / "ext4.ko").write_bytes(_module(""))
     for name in ("crc32c-generic", "crc32c-intel"):

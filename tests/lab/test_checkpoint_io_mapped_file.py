@@ -66,7 +66,7 @@ def test_the_file_is_as_its_layout_says(path: Path) -> None:
         assert struct.unpack_from("<100f", of_slot, 4096 + 448) == floats  # 400 bytes, padded to 64
 
 
-def test_every_bit_of_what_describes_the_tensors_is_guarded(path: Path) -> None:
+def test_every_bit_of_header_publishing_word_and_index_is_guarded(path: Path) -> None:
     save(path, 1)
     raw = path.read_bytes()
     slot = raw[HEADER:]
@@ -114,7 +114,7 @@ def test_a_save_into_a_damaged_file_leaves_it_alone(path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def of_version_2(raw: bytes) -> bytes:
+def with_version_2(raw: bytes) -> bytes:
     header = struct.pack("<8sIQ", b"PMLCKPT\0", 2, (len(raw) - HEADER) // 2)
     header += struct.pack("<I", zlib.crc32(header))
     return header + raw[len(header) :]
@@ -126,11 +126,11 @@ def of_version_2(raw: bytes) -> bytes:
         (lambda _: b"", "truncated: 0 bytes"),
         (lambda _: b"PMLCKPT\0" + bytes(100), "truncated: 108 bytes"),
         (lambda _: b"another format" + bytes(9000), "no mapped checkpoint"),
-        (of_version_2, "format version 2"),
+        (with_version_2, "format version 2"),
         (lambda raw: raw + b"x", "too long"),
     ],
 )
-def test_what_is_no_whole_mapped_checkpoint_of_this_version_is_said_so(
+def test_a_file_that_is_no_whole_mapped_checkpoint_of_this_version_is_refused(
     path: Path, damaged: Callable[[bytes], bytes], complaint: str
 ) -> None:
     save(path, 1)
@@ -171,7 +171,7 @@ def test_only_one_save_writes_a_file_at_a_time(path: Path) -> None:
     save(path, 2)
 
 
-def test_a_file_that_was_replaced_meanwhile_is_not_written(path: Path) -> None:
+def test_an_open_file_notices_that_it_was_replaced(path: Path) -> None:
     save(path, 1)
     with SlotFile(path) as file:
         assert file.has_its_name()
@@ -179,7 +179,7 @@ def test_a_file_that_was_replaced_meanwhile_is_not_written(path: Path) -> None:
         assert not file.has_its_name()
 
 
-def test_another_process_holds_its_slot_too(path: Path) -> None:
+def test_a_slot_that_another_process_uses_is_not_overwritten(path: Path) -> None:
     """The lock is a kernel lock, which holds between processes."""
     save(path, 1)
     locked, lock = os.pipe()
@@ -277,7 +277,7 @@ def test_tensors_of_a_dtype_that_the_format_lacks_are_refused_by_name(path: Path
     assert not path.exists()
 
 
-def test_a_checkpoint_without_tensors_is_one(path: Path) -> None:
+def test_a_checkpoint_without_tensors_can_be_saved_and_loaded(path: Path) -> None:
     empty = Checkpoint({}, {"step": 0})
     mapped_file.save(path, empty, PhaseClock())
     demand_same_bits(load(path), empty)

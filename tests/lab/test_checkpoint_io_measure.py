@@ -56,7 +56,7 @@ def test_every_arm_saves_and_loads_the_same_bytes_and_leaves_nothing(tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_parts_of_a_save_are_told_apart_and_are_not_more_than_it(tmp_path: Path) -> None:
+def test_the_phases_of_a_save_add_up_to_no_more_than_the_save(tmp_path: Path) -> None:
     need_libpmem()
     (saved,) = measured(tmp_path, ["torch"])[0].saves
     assert set(saved.phases) == {"serialise", "write", "sync"}
@@ -84,14 +84,14 @@ class Approximate(TorchFile):
         )
 
 
-class WithoutNumbers(TorchFile):
+class WithoutScalars(TorchFile):
     def load(self, clock: PhaseClock) -> Checkpoint:
         loaded = super().load(clock)
         return Checkpoint(loaded.tensors, {})
 
 
-@pytest.mark.parametrize("broken", [Dropping, Approximate, WithoutNumbers])
-def test_an_arm_that_does_not_give_back_what_was_saved_fails(
+@pytest.mark.parametrize("broken", [Dropping, Approximate, WithoutScalars])
+def test_an_arm_that_does_not_return_the_saved_bits_fails(
     broken: type[TorchFile], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(formats.FORMATS, "torch", broken)
@@ -192,7 +192,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     return document
 
 
-def test_the_result_says_what_was_saved_where_and_how(
+def test_the_result_names_model_medium_format_and_method(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     found = run(capsys, f"--medium=disk={tmp_path}", "--steps=1")
@@ -268,14 +268,14 @@ def report(tmp_path: Path) -> Report:
     return Report("measured", [medium], [yardstick], arms)
 
 
-def test_the_time_that_checksums_take_of_a_load_is_told_apart(tmp_path: Path) -> None:
+def test_checksums_have_a_phase_of_their_own_in_a_load(tmp_path: Path) -> None:
     need_libpmem()
     (arm,) = measured(tmp_path, ["mapped"], kind="mapped")
     assert arm.phase_seconds("verify") is not None
     assert arm.phase_seconds("write") is None
 
 
-def test_tables_have_a_line_an_arm_and_the_kernels_word(report: Report) -> None:
+def test_tables_have_a_line_per_arm_and_the_kernel_s_facts_of_the_medium(report: Report) -> None:
     text = tables(report, width=160)
     assert sum(line.startswith("model") for line in text.splitlines()) == 3  # heading and two arms
     assert report.media[0].facts.summary in text
@@ -292,7 +292,7 @@ def test_names_are_whole_in_a_terminal_of_a_hundred_columns(report: Report) -> N
     assert "serialise" in "".join(lines)
 
 
-def test_what_is_functional_only_is_shown_without_digits(report: Report) -> None:
+def test_functional_only_rates_are_shown_without_digits(report: Report) -> None:
     emulated = replace(report, kind="functional-only")
     lines = tables(emulated, width=160).splitlines()
     (line,) = [line for line in lines if " torch-mmap " in line]

@@ -20,7 +20,7 @@ from pmemlab.mounts import Mount
 MEMORY = Path("/dev/shm")
 
 
-def test_a_medium_is_what_the_kernel_says_and_not_its_name(tmp_path: Path) -> None:
+def test_a_medium_s_facts_come_from_the_kernel_and_not_from_its_name(tmp_path: Path) -> None:
     if not MEMORY.is_dir():
         pytest.skip("there is no /dev/shm here")
     medium = parse_medium(f"sata={MEMORY}")
@@ -78,14 +78,16 @@ def test_a_medium_that_can_not_be_used_is_an_error(text: str, complaint: str) ->
         parse_medium(text)
 
 
-def test_what_is_no_dax_mount_is_not_taken_for_one(tmp_path: Path) -> None:
+def test_a_folder_that_is_no_dax_mount_is_refused_as_one(tmp_path: Path) -> None:
     if media.read_facts(tmp_path).map_sync:
         pytest.skip("the temporary folder is on a dax mount")
     with pytest.raises(MediumError, match=r"no dax mount; give it as pmem=.*:file"):
         parse_medium(f"pmem={tmp_path}:dax")
 
 
-def test_eviction_empties_the_page_cache_of_a_file_and_that_can_be_seen(tmp_path: Path) -> None:
+def test_eviction_empties_the_page_cache_of_a_file_and_resident_fraction_shows_it(
+    tmp_path: Path,
+) -> None:
     if media.read_facts(tmp_path).device is None:
         pytest.skip("the temporary folder isn't on a disk")
     path = tmp_path / "file"
@@ -104,7 +106,7 @@ def test_eviction_empties_the_page_cache_of_a_file_and_that_can_be_seen(tmp_path
     assert resident_fraction([empty]) == 0.0
 
 
-def test_pages_that_are_mapped_stay_and_that_can_be_seen(tmp_path: Path) -> None:
+def test_mapped_pages_survive_eviction_and_resident_fraction_shows_it(tmp_path: Path) -> None:
     import mmap
 
     if media.read_facts(tmp_path).device is None:
@@ -133,7 +135,7 @@ def test_this_computers_caches_are_left_alone() -> None:
 # --- Yardsticks
 
 
-def test_without_fio_a_loop_of_our_own_measures_and_is_named(
+def test_without_fio_the_benchmark_s_own_loop_measures_and_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "")
@@ -160,9 +162,7 @@ def fake_fio(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 
-def test_fio_is_asked_where_it_is_installed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fio_measures_if_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = json.dumps(
         {
             "jobs": [
@@ -189,7 +189,7 @@ def test_fio_is_asked_where_it_is_installed(
     assert "--rw=read" in read
 
 
-def test_fio_that_fails_is_an_error_with_its_words(
+def test_a_failing_fio_is_an_error_with_its_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_fio(tmp_path / "bin", "echo no such engine >&2; exit 1", monkeypatch)
@@ -199,12 +199,12 @@ def test_fio_that_fails_is_an_error_with_its_words(
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"jobs": []}', '{"jobs": [{"job_runtime": 0}]}'])
-def test_what_fio_did_not_say_is_not_made_up(text: str) -> None:
+def test_incomplete_output_of_fio_is_an_error(text: str) -> None:
     with pytest.raises(YardstickError, match="isn't understood"):
         parse_fio(text, "write")
 
 
-def test_a_file_system_without_direct_io_is_said_so(
+def test_the_yardstick_says_if_a_file_system_has_no_direct_io(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "")

@@ -25,14 +25,14 @@ PARAMETERS = {  # as in pytorch-cifar and in lab/docs/benchmarks.md
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_model_has_the_parameters_that_are_said_of_it(name: str) -> None:
+def test_a_model_has_its_published_number_of_parameters(name: str) -> None:
     with torch.device("meta"):  # shapes without memory or time
         model = make_model(name)
         assert sum(parameter.numel() for parameter in model.parameters()) == PARAMETERS[name]
         assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
 
 
-def test_generated_images_are_those_of_their_seed() -> None:
+def test_generated_images_depend_on_the_seed_alone() -> None:
     first = generated_images(20, seed=1)
     assert first.pixels.shape == (20, 3, 32, 32)
     assert first.sha256 == generated_images(20, seed=1).sha256
@@ -107,7 +107,7 @@ class Malicious:
         ),
     ],
 )
-def test_what_is_no_file_of_cifar_is_an_error_that_names_it(
+def test_a_file_that_is_not_cifar_s_is_an_error_that_names_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, complaint: str
 ) -> None:
     file = tmp_path / "data_batch_1"

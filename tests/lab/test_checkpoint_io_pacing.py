@@ -64,7 +64,7 @@ def least_seconds(arm: ArmResult, times: int = 1) -> float:
 
 
 @pytest.mark.parametrize("name", FILE_FORMATS)
-def test_a_disk_is_waited_for_in_saves_and_in_cold_loads_alone(name: str, memory: Path) -> None:
+def test_only_saves_and_cold_loads_wait_for_a_disk(name: str, memory: Path) -> None:
     arm = measured(slow_medium(memory, page_cache=True), name)
     assert arm.device == "slow"
     (save,), (cold,), (warm,) = arm.saves, arm.evicted_loads, arm.cached_loads
@@ -78,7 +78,7 @@ def test_a_disk_is_waited_for_in_saves_and_in_cold_loads_alone(name: str, memory
     assert list(memory.iterdir()) == []
 
 
-def test_a_disk_begins_when_the_file_is_synced(memory: Path) -> None:
+def test_a_disk_starts_when_the_file_is_synced(memory: Path) -> None:
     (save,) = measured(slow_medium(memory, page_cache=True), "torch").saves
     # The disk starts only after the whole file is in the page cache.
     assert save.phases["sync"] >= save.paced_seconds
@@ -96,12 +96,14 @@ def test_memory_has_no_page_cache_so_that_every_load_waits(name: str, memory: Pa
         assert load.resident_before == 0
 
 
-def test_formats_that_check_what_lies_there_read_it_twice() -> None:
+def test_only_formats_that_verify_checksums_read_each_byte_twice() -> None:
     twice = {name for name, chosen in FORMATS.items() if chosen.reads_of_a_byte == 2}
     assert twice == {"embstore", "mapped"}
 
 
-def test_training_waits_for_a_copy_while_the_device_is_waited_for_behind_it(memory: Path) -> None:
+def test_training_waits_for_a_copy_while_the_background_save_waits_for_the_device(
+    memory: Path,
+) -> None:
     arm = measured(slow_medium(memory, page_cache=True), "torch", background=True)
     (save,) = arm.saves
     assert save.seconds >= least_seconds(arm)
@@ -119,7 +121,7 @@ def test_a_medium_that_is_not_paced_waits_for_nothing(tmp_path: Path) -> None:
 # --- Which bandwidth
 
 
-def test_a_disk_moves_what_was_published_of_long_sequences() -> None:
+def test_a_disk_has_its_published_sequential_bandwidth() -> None:
     sata = PacedDevice.of(load_device(SATA))
     assert sata.has_page_cache
     assert (sata.file_write_mb_per_s, sata.read_mb_per_s) == pytest.approx((510, 560))
@@ -127,7 +129,7 @@ def test_a_disk_moves_what_was_published_of_long_sequences() -> None:
     assert (nvme.file_write_mb_per_s, nvme.read_mb_per_s) == pytest.approx((2000, 3200))
 
 
-def test_memory_moves_what_one_thread_gets() -> None:
+def test_memory_has_the_bandwidth_of_one_thread() -> None:
     device = load_device(PMEM)
     pmem = PacedDevice.of(device)
     assert not pmem.has_page_cache
@@ -136,17 +138,17 @@ def test_memory_moves_what_one_thread_gets() -> None:
     assert pmem.read_mb_per_s < device.bandwidth_mb_per_s("load", "random", 1 << 20, 8)
 
 
-def test_a_device_with_ceilings_alone_says_what_is_missing(memory: Path) -> None:
+def test_a_device_with_only_peak_bandwidths_names_the_missing_figure(memory: Path) -> None:
     with pytest.raises(NotPublishedError, match="optane-200-x6: no sequential ntstore by size"):
         paced_medium(load_device("optane-200-x6"), memory)
 
 
-def test_memory_mode_keeps_nothing(memory: Path) -> None:
+def test_memory_mode_is_refused_as_a_medium(memory: Path) -> None:
     with pytest.raises(MediumError, match="memory mode, which forgets"):
         paced_medium(load_device(f"{PMEM}-memory-mode"), memory)
 
 
-def test_the_files_of_a_paced_medium_lie_in_memory(tmp_path: Path) -> None:
+def test_the_folder_of_a_paced_medium_must_be_in_memory(tmp_path: Path) -> None:
     if parse_medium(f"disk={tmp_path}").facts.in_memory:
         pytest.skip("the temporary folder is in memory")
     with pytest.raises(MediumError, match="whose own time would count"):
@@ -158,7 +160,7 @@ def test_a_disk_has_no_mapped_format_and_memory_has_all(memory: Path) -> None:
     assert formats_on(paced_medium(load_device(PMEM), memory)) == list(FORMATS)
 
 
-def test_the_yardstick_of_a_device_is_what_was_published(memory: Path) -> None:
+def test_the_yardstick_of_a_device_is_its_published_bandwidth(memory: Path) -> None:
     yardstick = measure_yardstick(paced_medium(load_device(SATA), memory), 1 << 20, 1)
     assert yardstick.write_bytes_per_s == pytest.approx(510e6)
     assert yardstick.read_bytes_per_s == pytest.approx(560e6)
@@ -167,7 +169,7 @@ def test_the_yardstick_of_a_device_is_what_was_published(memory: Path) -> None:
 # --- The command, and what it shows
 
 
-def test_each_arm_says_what_its_rates_are_and_on_which_device(
+def test_each_arm_names_the_kind_of_its_rates_and_its_device(
     monkeypatch: pytest.MonkeyPatch, memory: Path, tmp_path: Path
 ) -> None:
     printed = io.BytesIO()
@@ -189,7 +191,7 @@ def test_each_arm_says_what_its_rates_are_and_on_which_device(
     assert list(tmp_path.iterdir()) == [written]
 
 
-def test_memory_without_room_is_told_of_before_anything_is_saved(
+def test_a_lack_of_memory_is_reported_before_anything_is_saved(
     capsys: pytest.CaptureFixture[str], memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # torch needs a file and its replacement, mapped a file of two slots: four sizes in all.
@@ -207,7 +209,7 @@ def paced_report(memory: Path, tmp_path: Path) -> Report:
     return Report("measured", media, [measure_yardstick(medium, 1, 1) for medium in media], arms)
 
 
-def test_what_is_modelled_is_told_in_tables(memory: Path, tmp_path: Path) -> None:
+def test_tables_say_which_rates_are_modelled(memory: Path, tmp_path: Path) -> None:
     report = paced_report(memory, tmp_path)
     text = tables(report, width=160)
     assert "rates are measured and modelled" in text
@@ -215,7 +217,7 @@ def test_what_is_modelled_is_told_in_tables(memory: Path, tmp_path: Path) -> Non
     assert "without a page cache" in text
 
 
-def test_in_an_emulated_machine_a_paced_rate_says_as_little_as_any(
+def test_in_an_emulated_machine_a_paced_rate_is_functional_only_too(
     memory: Path, tmp_path: Path
 ) -> None:
     report = replace(paced_report(memory, tmp_path), kind="functional-only")

@@ -35,7 +35,7 @@ def trained_without_a_stop(steps: int) -> Checkpoint:
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "embstore"])
-def test_two_steps_a_save_a_load_and_two_more_are_four(name: str, tmp_path: Path) -> None:
+def test_two_steps_a_save_a_load_and_two_steps_equal_four_steps(name: str, tmp_path: Path) -> None:
     expected = trained_without_a_stop(4)
     assert len(expected.tensors["losses"]) == 4
     assert any(name.endswith("momentum_buffer") for name in expected.tensors)
@@ -80,7 +80,7 @@ def test_each_part_of_the_state_is_needed_for_the_same_bits(left_out: str) -> No
         demand_same_bits(fresh.checkpoint(), expected)
 
 
-def test_other_training_can_not_go_on_from_a_checkpoint() -> None:
+def test_training_with_other_settings_cannot_resume_from_a_checkpoint() -> None:
     checkpoint = trainer().checkpoint()
     with pytest.raises(DataError, match="batch_size 4, this is 8"):
         trainer(batch_size=8).resume(checkpoint)

@@ -28,7 +28,7 @@ LAB = Path(__file__).parents[2] / "lab"
 
 
 @pytest.fixture(autouse=True)
-def _signals_as_they_were() -> Iterator[None]:
+def _signal_handler_restored() -> Iterator[None]:
     handler = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, handler)
@@ -41,7 +41,7 @@ def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
         yield str(tmp_path)
 
 
-def test_exec_gives_streams_and_status(
+def test_exec_passes_on_streams_and_status(
     served: str, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     script = "printf 'o\\377'; printf e >&2; exit 9"
@@ -55,11 +55,11 @@ def test_exec_passes_the_environment(served: str, capfd: pytest.CaptureFixture[s
     assert capfd.readouterr().out == "a=b\n"
 
 
-def test_exec_gives_a_signal_as_shells_do(served: str) -> None:
+def test_exec_returns_a_signal_as_shells_do(served: str) -> None:
     assert main(["machine", "exec", "--state-dir", served, "--", "sh", "-c", "kill -15 $$"]) == 143
 
 
-def test_exec_tells_a_lab_error_from_a_command_s_failure(
+def test_exec_distinguishes_a_lab_error_from_a_command_s_failure(
     served: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["machine", "exec", "--state-dir", served, "--", "no-such-program"]) == 125
@@ -80,13 +80,15 @@ def test_a_time_limit_is_a_number_of_seconds(
     )
 
 
-def test_only_exec_has_a_status_of_its_own_for_a_wrong_use() -> None:
+def test_only_exec_exits_with_125_for_a_usage_error() -> None:
     assert main(["machine", "exec", "dram", "--no-such", "--", "true"]) == 125
     assert main(["machine", "exec", "--help"]) == 0
     assert main(["machine", "show"]) == 2
 
 
-def test_a_name_that_no_file_can_have_is_told_in_a_line(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_name_that_is_too_long_for_a_file_is_a_one_line_error(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     name = 300 * "x"
     for argv in (["machine", "show", f"{name}.yaml"], ["report", name]):
         assert main(argv) == 2
@@ -95,7 +97,7 @@ def test_a_name_that_no_file_can_have_is_told_in_a_line(capfd: pytest.CaptureFix
     assert "pmemlab: topology: there is no 'xxx" in capfd.readouterr().err
 
 
-def test_a_full_disk_is_told_in_a_line_and_a_mistake_of_ours_is_not(
+def test_a_full_disk_is_a_one_line_error_but_a_bug_is_a_traceback(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for number, is_told in ((errno.ENOSPC, True), (errno.EBADF, False)):
@@ -126,7 +128,7 @@ def test_a_full_disk_is_told_in_a_line_and_a_mistake_of_ours_is_not(
         (["machine", "serve", "dramm", "--state-dir", "/tmp"], "there is no 'dramm'"),
     ],
 )
-def test_a_wrong_use_is_told_in_a_line(
+def test_a_usage_error_is_told_in_a_line(
     argv: list[str], told: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(argv) == (125 if argv[1] == "exec" else 2)
@@ -174,7 +176,7 @@ def test_show_prints_what_the_guide_s_commands_do(
     assert "PMemModule" in out
 
 
-def test_run_passes_its_arguments_to_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pmemlab_test_passes_its_arguments_to_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[list[str]] = []
 
     def pytest_main(argv: list[str], _plugins: object) -> int:
@@ -213,14 +215,14 @@ def _collected(*argv: str, cwd: Path) -> set[str]:
 
 
 @pytest.mark.long
-def test_run_takes_the_scenarios_alone_in_every_folder_of_the_clone() -> None:
+def test_pmemlab_test_collects_only_scenarios_in_every_folder_of_the_clone() -> None:
     # An option's value may equal a folder's name.
     cheap = f"--ignore={LAB.parent / 'scenarios' / 'servers'}"  # they import Keras
     assert _collected(cheap, "-k", "lab", cwd=LAB.parent) <= {"scenarios"}
     assert _collected(cheap, "-k", "scenarios", cwd=LAB) == {"scenarios"}
 
 
-def test_run_takes_the_files_that_are_named() -> None:
+def test_pmemlab_test_collects_the_files_that_are_named() -> None:
     file = "tests/lab/test_agent.py"
     assert _collected(file, cwd=LAB.parent) == {"tests"}
 
@@ -241,7 +243,7 @@ def test_a_users_own_scenarios_need_no_clone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("columns", [None, "0"])  # some programs set 0 for their children
-def test_what_goes_into_a_file_is_not_cut(
+def test_output_to_a_file_is_not_cut_to_a_width(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str | None
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
@@ -257,7 +259,7 @@ def test_what_goes_into_a_file_is_not_cut(
     [["model", "predict", "--gpus", "4", "--json"], ["report", "."], ["--version"], ["--help"]],
     ids=["much", "little", "version", "help"],
 )
-def test_a_reader_who_has_gone_ends_it_without_a_traceback(tmp_path: Path, argv: list[str]) -> None:
+def test_a_closed_pipe_ends_a_command_without_a_traceback(tmp_path: Path, argv: list[str]) -> None:
     (tmp_path / "results.json").write_text('{"sections": []}')
     reader, writer = os.pipe()
     os.close(reader)
@@ -266,7 +268,7 @@ def test_a_reader_who_has_gone_ends_it_without_a_traceback(tmp_path: Path, argv:
     assert (done.returncode, done.stderr) == (1, "")
 
 
-def test_what_stdout_can_not_encode_is_replaced(
+def test_letters_that_stdout_cannot_encode_are_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with io.TextIOWrapper(io.BytesIO(), "ascii", write_through=True) as stdout:
@@ -275,7 +277,7 @@ def test_what_stdout_can_not_encode_is_replaced(
         assert stdout.buffer.getvalue() == b"2 ? 3 ? 1\n"
 
 
-def test_how_the_user_has_letters_encoded_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_user_s_own_encoding_error_handler_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     buffer = io.BytesIO()
     with io.TextIOWrapper(buffer, "ascii", "backslashreplace", write_through=True) as stdout:
         monkeypatch.setattr(sys, "stdout", stdout)
@@ -283,7 +285,7 @@ def test_how_the_user_has_letters_encoded_stays(monkeypatch: pytest.MonkeyPatch)
         assert buffer.getvalue() == b"2 \\xd7 3\n"
 
 
-def test_it_tells_its_version(tmp_path: Path) -> None:
+def test_pmemlab_prints_its_version(tmp_path: Path) -> None:
     done = _pmemlab("--version", cwd=tmp_path)
     assert done.returncode == 0
     assert re.fullmatch(r"pmemlab ([0-9.]+|\(not installed\))\n", done.stdout)
@@ -313,7 +315,7 @@ sys.meta_path.insert(0, Without())
         ("embstore", ["model", "plan", *PLANNED], "make setup", 2),
     ],
 )
-def test_a_package_that_is_not_installed_is_told_with_the_command_that_gets_it(
+def test_a_missing_package_is_named_with_the_command_that_installs_it(
     tmp_path: Path, package: str, argv: list[str], remedy: str, status: int
 ) -> None:
     (tmp_path / "results.json").write_text('{"sections": []}')
@@ -326,7 +328,7 @@ def test_a_package_that_is_not_installed_is_told_with_the_command_that_gets_it(
 
 
 @pytest.mark.parametrize("workers", [(), pytest.param(("-n", "1"), marks=pytest.mark.long)])
-def test_pytest_goes_on_without_what_only_the_lab_needs(
+def test_pytest_works_without_the_packages_that_only_the_lab_needs(
     tmp_path: Path, workers: tuple[str, ...]
 ) -> None:
     (tmp_path / "test_mine.py").write_text("def test_mine(): pass\n")

@@ -59,7 +59,7 @@ def test_the_plugin_is_preferred(programs: Programs) -> None:
     assert programs.last_call().startswith("docker compose ")
 
 
-def test_the_first_version_will_do_where_docker_has_no_plugin(programs: Programs) -> None:
+def test_docker_compose_version_1_is_used_if_docker_has_no_plugin(programs: Programs) -> None:
     programs.add("docker", "exit 1")
     programs.add("docker-compose")
     _compose().run("up")
@@ -72,7 +72,7 @@ def test_without_compose_the_error_names_the_command_that_gets_it(programs: Prog
         _compose()
 
 
-def test_compose_is_told_project_environment_and_files(programs: Programs) -> None:
+def test_compose_gets_project_environment_and_files(programs: Programs) -> None:
     programs.add("docker-compose")
     _compose().run("up", "--no-start")
     call = programs.last_call()
@@ -89,7 +89,7 @@ def _make_context(settings: Path, name: str, host: str) -> Path:
     return settings / "contexts/tls" / digest / "docker"
 
 
-def test_compose_speaks_with_the_context_s_engine(
+def test_compose_connects_to_the_engine_of_docker_s_context(
     programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     certificates = _make_context(tmp_path / "settings", "far", "tcp://10.0.0.1:2376")
@@ -100,7 +100,7 @@ def test_compose_speaks_with_the_context_s_engine(
     assert programs.last_call() == f"tcp://10.0.0.1:2376 {certificates}"
 
 
-def test_compose_is_given_docker_host_as_it_is(
+def test_docker_host_is_passed_to_compose_unchanged(
     programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _make_context(tmp_path / "settings", "far", "tcp://10.0.0.1:2375")
@@ -111,7 +111,7 @@ def test_compose_is_given_docker_host_as_it_is(
     assert programs.last_call() == "tcp://10.0.0.2:2375"
 
 
-def test_what_compose_says_is_in_the_error(programs: Programs) -> None:
+def test_the_error_contains_compose_s_output(programs: Programs) -> None:
     programs.add("docker-compose", 'case "$*" in *up*) echo no space left; exit 3;; esac')
     with pytest.raises(LabError, match=r"(?s)exit status 3.*no space left"):
         _compose().run("up")
@@ -121,7 +121,7 @@ def test_two_clones_have_labs_of_different_names(tmp_path: Path) -> None:
     assert Clone(tmp_path / "a").project != Clone(tmp_path / "b").project
 
 
-def test_clones_of_one_path_on_two_hosts_have_labs_of_different_names(
+def test_clones_at_the_same_path_on_two_hosts_have_labs_of_different_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = Clone(tmp_path).project
@@ -166,7 +166,7 @@ def test_a_moved_source_makes_another_digest(tmp_path: Path) -> None:
     assert clone.sources_digest() != before
 
 
-def test_build_products_leave_the_digest_alone(tmp_path: Path) -> None:
+def test_build_products_do_not_change_the_digest(tmp_path: Path) -> None:
     clone = _make_clone(tmp_path)
     before = clone.sources_digest()
     (tmp_path / "engine/embstore/_core.so").write_text("built")

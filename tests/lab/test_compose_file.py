@@ -51,7 +51,7 @@ def _memory_limit(service: dict[str, Any]) -> int:
     return int(limit.removesuffix("m")) * _MIB
 
 
-def test_both_files_are_what_the_topologies_say() -> None:
+def test_both_compose_files_match_the_topologies() -> None:
     """If this fails, run `pmemlab lab compose --write`."""
     for name, text in compose_files().items():
         assert (_CLONE / name).read_text() == text, name
@@ -68,7 +68,7 @@ def test_the_lab_does_not_start_from_a_file_that_is_out_of_date(tmp_path: Path) 
         check_current(Clone(tmp_path))
 
 
-def test_there_is_one_service_a_topology_that_the_image_is_new_enough_for() -> None:
+def test_each_topology_that_the_image_is_new_enough_for_has_one_service() -> None:
     wanted = [name for name in topology_names() if load_topology(name).requires == Requirements()]
     assert sorted(SERVICES) == wanted
 
@@ -89,7 +89,7 @@ def test_a_service_serves_the_topology_of_its_name_without_any_privilege(name: s
     assert _memory_limit(service) >= needed
 
 
-def test_a_health_check_sees_a_new_proof_at_once_and_lasts_long_where_it_was_seen(
+def test_a_health_check_reports_a_new_proof_at_once_and_then_sleeps(
     tmp_path: Path,
 ) -> None:
     check = SERVICES["dram"]["healthcheck"]
@@ -116,12 +116,12 @@ def test_a_health_check_sees_a_new_proof_at_once_and_lasts_long_where_it_was_see
     assert checked() == (0, ""), "it has a new proof, as after a power cut"
 
 
-def test_the_machines_that_stand_stay_within_their_memory_together() -> None:
+def test_the_standing_machines_together_fit_the_lab_s_memory() -> None:
     standing = standing_machines()
     assert sum(_memory_limit(SERVICES[name]) for name in standing) <= _LAB_BYTES
 
 
-def test_machines_whose_topology_says_on_demand_do_not_stand() -> None:
+def test_machines_whose_topology_says_on_demand_are_not_kept_running() -> None:
     on_demand = {"fsdax-eadr", "sata", "two-sockets", "interleaved", "mixed-mode"}
     assert on_demand == SERVICES.keys() - standing_machines()
 
@@ -176,7 +176,7 @@ def _start_throwaway(engine: _Engine, topology: Topology | None = None) -> Conta
     return start_throwaway(client, Clone(_CLONE), topology, "pmemlab:x", kvm=True)
 
 
-def test_a_throwaway_container_is_started_in_the_user_s_environment_as_it_was() -> None:
+def test_a_throwaway_container_is_started_without_changing_the_environment() -> None:
     before = dict(os.environ)
     engine = _Engine()
     assert cast(Any, _start_throwaway(engine)) is engine
@@ -260,7 +260,7 @@ def test_a_container_serves_the_topology_that_it_was_made_for_and_no_other(
     assert serves(_start_throwaway(_Engine()), load_topology("fsdax"))
 
 
-def test_a_user_s_topology_with_the_name_of_the_lab_s_own_does_not_stand(tmp_path: Path) -> None:
+def test_a_user_s_topology_with_the_name_of_a_lab_machine_is_refused(tmp_path: Path) -> None:
     (tmp_path / "dram.yaml").write_text(_MINE.replace("mine", "dram"))
     with pytest.raises(LabError, match="machine of the lab's own has this name"):
         lab_up([load_topology(tmp_path / "dram.yaml")])

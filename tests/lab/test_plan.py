@@ -74,7 +74,7 @@ def _of(plans: Plans, storage_type: str) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def _signals_as_they_were() -> Iterator[None]:
+def _signal_handler_restored() -> Iterator[None]:
     handler = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, handler)
