@@ -1,4 +1,4 @@
-"""Reaching a Docker engine, and what is said where none answers."""
+"""Connecting to a Docker engine, and the errors if none answers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CLONE = Path(__file__).parents[2]
 
 @pytest.fixture
 def no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Not here, nor a rootless one, nor by another's context."""
+    """A computer without a system-wide engine, a rootless engine, or a Docker context."""
     for name in ("DOCKER_HOST", "DOCKER_CONTEXT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
@@ -70,8 +70,8 @@ def test_without_an_engine_there_is_nothing_to_take_down(
 
 @pytest.fixture
 def context(no_engine: None, tmp_path: Path) -> Callable[[str, str], None]:
-    """Makes a context of Docker's, by its name and address."""
-    del no_engine  # but for its environment
+    """Returns a function that writes a Docker context with a name and an address."""
+    del no_engine  # needed for its environment only
 
     def make(name: str, host: str) -> None:
         folder = tmp_path / "contexts/meta" / hashlib.sha256(name.encode()).hexdigest()
@@ -86,7 +86,7 @@ def context(no_engine: None, tmp_path: Path) -> Callable[[str, str], None]:
 
 @contextmanager
 def _engine(path: Path) -> Iterator[list[str]]:
-    """An engine that answers pings on a socket; what it was asked."""
+    """Serves an engine that answers pings on a socket, and yields the paths of its requests."""
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -134,7 +134,7 @@ def test_the_engine_of_docker_host_is_asked_else_that_of_a_context(
     environment: dict[str, str],
     asked: str,
 ) -> None:
-    """contexts: each one's socket; the last is the current one."""
+    """contexts: name -> socket of each context; the last is the current context."""
     for name, socket_name in contexts.items():
         context(name, f"unix://{tmp_path}/{socket_name}.sock")
     for name, value in environment.items():
@@ -216,16 +216,16 @@ def test_a_context_that_there_is_not_is_named(
 def test_without_a_local_engine_the_user_s_rootless_one_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DOCKER_HOST", "")  # so that what is set meanwhile goes with the test
+    monkeypatch.setenv("DOCKER_HOST", "")  # so that connect()'s change is undone
     with _engine(tmp_path / "run/docker.sock") as asked:
         connect().close()
-    # For the `docker` command too.
+    # The `docker` command uses the rootless engine too.
     assert os.environ["DOCKER_HOST"] == f"unix://{tmp_path}/run/docker.sock"
     assert asked
 
 
 class _Images:
-    """A Docker engine's images: name -> labels, and what each was built on."""
+    """A Docker engine's images: name -> (label, name of the image that it was built on)."""
 
     def __init__(self, images: dict[str, tuple[str, str | None]]) -> None:
         self.left = images
@@ -272,7 +272,7 @@ def test_the_base_goes_with_the_last_clone_s_image(tmp_path: Path) -> None:
 
 
 class EngineScript:
-    """docker/engine.sh on a computer that has only the programs that a test puts there."""
+    """docker/engine.sh on a computer that has only the programs that a test adds."""
 
     def __init__(self, folder: Path) -> None:
         self.programs = folder / "bin"
@@ -292,11 +292,11 @@ class EngineScript:
         program.chmod(0o755)
 
     def add_docker(self) -> None:
-        """An engine that answers, and the plugin `docker compose`."""
+        """Adds an engine that answers, and the plugin `docker compose`."""
         self.add("docker", "echo 28.0")
 
     def add_apt(self, *packages: str) -> None:
-        """An apt that offers packages; as Debian's does, installing starts the engine."""
+        """Adds an apt that offers the packages. As on Debian, installing starts the engine."""
         self.add("apt-cache", f'case " {" ".join(packages)} " in *" $2 "*) echo "$2 | 1";; esac')
         self.add("apt-get", f'case "$1" in install) touch {self.installed};; esac')
         self.add("docker", f"[ -e {self.installed} ] && echo 28.0")
@@ -375,7 +375,7 @@ def test_nothing_is_installed_where_an_engine_answers(script: EngineScript) -> N
 @pytest.mark.parametrize(
     ("offered", "installed"),
     [
-        # Debian's, and Ubuntu's, which has Compose's second version.
+        # The packages of Debian, then those of Ubuntu, which has Compose v2.
         ("docker.io docker-compose docker-cli", "docker.io docker-compose docker-cli"),
         ("docker.io docker-compose docker-compose-v2", "docker.io docker-compose-v2"),
     ],

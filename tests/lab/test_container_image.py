@@ -1,4 +1,4 @@
-"""The image of a machine: what is fetched for it, and what is told while it is built."""
+"""The image of a machine: the wheels that are fetched for it, and the output while it is built."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_the_builds_tools_are_those_of_both_projects(clone: Clone) -> None:
 def test_wheels_are_constrained_and_never_built(pip: Pip, clone: Clone) -> None:
     prepare_wheels(clone, FOLDERS, _ignore, _ignore)
     for call in pip.calls:
-        if "lab/tools/torch_wheel.py" not in call:  # that one names its version itself
+        if "lab/tools/torch_wheel.py" not in call:  # torch_wheel.py pins its version itself
             assert call[call.index("--constraint") + 1] == str(clone.root / "constraints.txt")
         assert call[call.index("--only-binary") + 1] == ":all:"
 
@@ -172,7 +172,7 @@ def test_a_long_command_that_fails_is_a_lab_error_with_its_last_lines(tmp_path: 
 
 
 def test_the_kernel_is_unpacked_by_a_module_that_has_all_that_it_imports(tmp_path: Path) -> None:
-    """The image's stage for kernels has a few files of the lab, and no other package."""
+    """The image's kernel stage has only a few of the lab's files and no third-party package."""
     lines = (CLONE / "docker/Dockerfile").read_text().splitlines()
     copies = [line.split()[1:] for line in lines if line.startswith("COPY") and "/unpack/" in line]
     for *sources, target in copies:

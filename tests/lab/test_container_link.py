@@ -1,4 +1,4 @@
-"""A terminal in a container's guest. The Docker command and QEMU are played; the relay is real."""
+"""A link to a container's guest. The `docker` command and QEMU are fakes; the relay is real."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ SIZE = {"rows": 31, "columns": 97}
 
 CONTAINER = Engine().container
 
-# A user of the link: says the pid of what it started there, and waits.
+# A program that uses the link: it prints the pid of the command that it started, and waits.
 USER = """
 import signal
 from types import SimpleNamespace
 from pmemlab.machines.container.container_link import container_link
 
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # tests that nohup began have it ignored
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup, SIGHUP is ignored
 with container_link(SimpleNamespace(name="lab_dram_1", logs=lambda **_: b"")) as link:
     command = link.spawn(["sh", "-c", "echo $$; exec sleep 60"], {}, {"rows": 9, "columns": 9})
     for _, data in command.output():

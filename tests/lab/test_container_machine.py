@@ -1,4 +1,4 @@
-"""A machine in a container: its life, and its owner's. The Docker engine is played here."""
+"""A machine in a container: its life cycle and its owner. The Docker engine is a fake."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def guest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[GuestMach
 
 
 def play_lab(monkeypatch: pytest.MonkeyPatch, engine: Engine, topology: Topology) -> None:
-    """The clone's lab has one container, which was made for this topology."""
+    """Gives the clone's lab one container, which was made for this topology."""
     engine.container.labels[labels.TOPOLOGY] = label_of(topology)
     for name, value in {
         "connect": engine.client,
@@ -68,7 +68,7 @@ def play_lab(monkeypatch: pytest.MonkeyPatch, engine: Engine, topology: Topology
 def test_its_facts_are_read_again_when_it_is_proved_again(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A container may have been up for hours, and somebody in it meanwhile."""
+    """A container may have been up for hours, and a user may have changed the guest meanwhile."""
     facts = recorded_facts("dram") | {"kernel": "6.1.0-later"}
     monkeypatch.setattr(container_machine, "read_facts", lambda _: facts)
     with machine_of(engine) as machine:
@@ -140,7 +140,7 @@ def test_a_machine_that_does_not_boot_again_is_down(
 ) -> None:
     with machine_of(engine) as machine:
         machine.power_cut()
-        monkeypatch.setenv("PATH", "")  # which has no QEMU
+        monkeypatch.setenv("PATH", "")  # has no QEMU
         with pytest.raises(LabError, match="qemu"):
             machine.power_on()
         with pytest.raises(MachineDiedError, match=r"(?s)did not come up.*qemu"):
@@ -247,7 +247,7 @@ def test_a_machine_of_the_lab_that_another_file_made_is_not_attached_to(
 def test_a_machine_of_the_lab_that_is_another_by_now_is_not_handed_out(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A container may have been up for hours, and somebody in it meanwhile."""
+    """A container may have been up for hours, and a user may have changed the guest meanwhile."""
     dram = load_topology("dram")
     play_lab(monkeypatch, engine, dram)
     monkeypatch.setattr(container_machine, "find_clone", lambda: Clone(tmp_path))
@@ -255,7 +255,7 @@ def test_a_machine_of_the_lab_that_is_another_by_now_is_not_handed_out(
     monkeypatch.setattr(container_machine, "read_facts", lambda _: facts)
     with pytest.raises(ProofError, match=r"nodes: expected \[0\], found \[0, 1\]"):
         open_container_machine(dram)
-    Lease.of_lab_machine(Clone(tmp_path), "dram").end()  # others may have it
+    Lease.of_lab_machine(Clone(tmp_path), "dram").end()  # the lease has been released
 
 
 @pytest.mark.parametrize(

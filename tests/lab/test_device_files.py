@@ -1,4 +1,4 @@
-"""Device files: what is refused, and that they say what was published."""
+"""Device files: the errors for bad files, and that the lab's own files match publications."""
 
 from __future__ import annotations
 
@@ -288,7 +288,7 @@ def test_a_file_that_isn_t_there_or_isn_t_yaml_is_told(tmp_path: Path) -> None:
         load_device(path)
 
 
-# --- What was published.
+# --- Published figures.
 
 
 def device_file(name: str) -> DeviceFile:
@@ -351,7 +351,7 @@ def test_latencies_under_load_are_published_ones_up_to_the_peak(name: str, table
             assert isinstance(kept, LoadedLatencyRow)
             points = published[operations.get(operation, operation), pattern, kept.threads]
             assert set(zip(kept.mb_per_s, kept.latency_ns, strict=True)) <= points
-            assert len(kept.mb_per_s) >= 8  # of 19, from idle to the peak
+            assert len(kept.mb_per_s) >= 8  # 19 were published, from idle to the peak
             assert kept.latency_ns[0] == pytest.approx(min(ns for _, ns in points), rel=0.02)
             assert kept.mb_per_s[-1] >= 0.98 * max(mb_per_s for mb_per_s, _ in points)
             compared += len(kept.mb_per_s)
@@ -359,7 +359,8 @@ def test_latencies_under_load_are_published_ones_up_to_the_peak(name: str, table
 
 
 def test_what_the_source_has_beyond_the_table_fits_to_it() -> None:
-    """DRAM at random by few threads: single runs, which lie between one thread and sixteen."""
+    """Random DRAM loads by fewer than 16 threads come from single runs of another year. With them,
+    the bandwidth per thread must still fall as threads are added."""
     curve = device_file("ddr4-2666-x6").bandwidth["load", "random"]
     each = [curve.at(4096, threads) / threads for threads in (1, 4, 8, 12, 16, 24)]
     assert each == sorted(each, reverse=True)

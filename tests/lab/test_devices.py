@@ -1,4 +1,4 @@
-"""Devices: what an access costs on each, against published figures and plain arguments."""
+"""The time of an access on each device, compared with published figures and simple reasoning."""
 
 from __future__ import annotations
 
@@ -131,9 +131,9 @@ def test_few_rows_in_flight_are_bounded_by_latency_and_many_by_bandwidth() -> No
 
 def test_fetches_in_flight_and_loaded_latency_meet_in_one_point() -> None:
     device = load_device("cxl-asic", EngineConcurrency(rows=4))
-    # Four lines in flight of one thread load the card little: its idle latency, 244 ns.
+    # One thread with four lines in flight hardly loads the card: it has its idle latency, 244 ns.
     assert device.time_ns(Access.LOAD, 64, 1) == pytest.approx(245 / 4, rel=0.02)
-    # 16 of each of 32 threads are more than the card moves: its peak is what is left.
+    # 32 threads with 16 lines each exceed the card's bandwidth: the peak limits them.
     crowded = load_device("cxl-asic", EngineConcurrency(rows=16))
     assert mb_per_s(crowded, Access.LOAD, 64, 32) == pytest.approx(47_700, rel=0.03)
 
@@ -218,7 +218,7 @@ def test_a_read_of_less_than_a_block_costs_the_block() -> None:
 def test_appends_of_a_mebibyte_go_at_the_sequential_rate() -> None:
     device = DEVICES["sata-s4510"]
     assert mb_per_s(device, Access.FILE_WRITE, 1 << 20, 1) == pytest.approx(510, rel=0.02)
-    # One small append after the other waits for each.
+    # Small appends run one after the other, so each takes its full latency.
     assert device.time_ns(Access.FILE_WRITE, 4096, 1) == pytest.approx(37_000)
 
 
@@ -277,7 +277,7 @@ def test_memory_mode_costs_dram_where_it_hits_and_both_where_it_misses() -> None
     assert cache.dirty_miss_ns(Access.LOAD, *at) == pytest.approx(
         dram_read + pmem_read + dram_write + pmem_write
     )
-    # An update's line is written back later, into the cache, where its tag is read first.
+    # An update's line is later written back into the cache, which reads the line's tag first.
     assert cache.clean_miss_ns(Access.UPDATE, *at) - cache.clean_miss_ns(
         Access.LOAD, *at
     ) == pytest.approx(dram_read + dram_write)
@@ -316,7 +316,7 @@ def test_an_access_alone_takes_its_idle_latency() -> None:
     )
     assert DEVICES["cxl-asic"].alone_ns(Access.LOAD, 64) == pytest.approx(244, rel=0.01)
     assert DEVICES["sata-s4510"].alone_ns(Access.FILE_READ, 100) == pytest.approx(110_000)
-    # Measured with one in flight at 4 KiB; of larger ones no such figure is public.
+    # With one read in flight, only the rate at 4 KiB was published.
     optane_ssd = DEVICES["nvme-p4800x"]
     assert optane_ssd.alone_ns(Access.FILE_READ, 4096) == pytest.approx(1e9 / 108_300)
     assert optane_ssd.alone_ns(Access.FILE_READ, 1 << 20) < 500_000
@@ -333,7 +333,7 @@ def test_an_access_alone_takes_no_less_than_one_among_many(
         return
     one_of_many = device.time_ns(access, size_bytes, 1)
     if device.cache is not None:
-        # A hit, whose write comes later.
+        # In memory mode, an access alone is a hit without its later write-back.
         one_of_many = 0.0
     assert device.alone_ns(access, size_bytes) >= one_of_many * (1 - 1e-9)
 

@@ -1,4 +1,4 @@
-"""Each published figure, foretold from the others of its curve."""
+"""Each published figure, predicted from the other figures of its curve."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def foretold(name: str) -> list[Foretold]:
 
 
 def absolute_errors(name: str) -> dict[tuple[str, ...], list[float]]:
-    """Returns the errors of each curve, by how its figures were left out."""
+    """Returns absolute errors by (operation, pattern, kind of figures that were left out)."""
     errors: dict[tuple[str, ...], list[float]] = {}
     for figure in foretold(name):
         curve = (figure.operation, figure.pattern, figure.left_out)
@@ -47,15 +47,15 @@ def test_the_median_figure_of_every_curve_is_foretold_within_a_tenth(name: str) 
 def test_seven_of_eight_figures_are_foretold_within_a_tenth(name: str) -> None:
     figures = foretold(name)
     near = sum(abs(figure.error) <= 0.1 for figure in figures)
-    # One module written by 23 and 24 threads was published as 589 and 922 MB/s at one size and the
-    # other way round at the next: nothing foretells that.
+    # For writes to one module, 23 and 24 threads were published as 589 and 922 MB/s at one size,
+    # and the other way round at the next size. No model can predict that.
     least = 0.85 if name == "optane-100-x1" else 7 / 8
     assert near / len(figures) >= least, near / len(figures)
 
 
 @pytest.mark.parametrize("name", WITH_CURVES)
 def test_no_figure_that_is_foretold_is_known_to_who_foretells_it(name: str) -> None:
-    """A model that read the figure itself would have no errors at all."""
+    """A model that had read the left-out figure would have no errors at all."""
     for curve, errors in absolute_errors(name).items():
         assert max(errors) > 0.001, curve
 
@@ -69,7 +69,8 @@ def test_a_size_that_is_left_out_is_left_out_with_all_its_threads() -> None:
 
 
 def test_what_one_size_shows_of_the_threads_between_holds_for_its_neighbours() -> None:
-    """Bandwidth that stops growing at 4 threads: 16 are known of the small size alone."""
+    """Bandwidth stops growing at 4 threads. Only the small size's row has points between 1 and 16
+    threads that show it."""
     dense = BandwidthRow(64, (1, 2, 4, 8, 16), (100.0, 200.0, 400.0, 400.0, 400.0))
     sparse = BandwidthRow(128, (1, 16), (110.0, 440.0))
     curve = BandwidthCurve([dense, sparse])
@@ -79,7 +80,7 @@ def test_what_one_size_shows_of_the_threads_between_holds_for_its_neighbours() -
 
 
 def test_a_wrong_figure_is_seen() -> None:
-    """Twice what its neighbours have, as a slip of the pen would be."""
+    """The wrong figure is twice its neighbours', like a typing error."""
     file = FILES["ddr4-2666-x6"]
     curve = file.bandwidth["load", "random"]
     rows = []
@@ -92,7 +93,7 @@ def test_a_wrong_figure_is_seen() -> None:
     slipped = dict(file.bandwidth)
     slipped["load", "random"] = BandwidthCurve(rows)
     figures = foretell_left_out(
-        DeviceFile(**{**vars(file), "bandwidth": slipped})  # a copy, as it would have been read
+        DeviceFile(**{**vars(file), "bandwidth": slipped})  # a copy, as if read from a file
     )
     worst = max(
         (figure for figure in figures if figure.left_out == "figure"),

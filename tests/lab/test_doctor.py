@@ -1,4 +1,4 @@
-"""The doctor: what is missing is named, with the command that gets it."""
+"""The doctor names each missing requirement with the command that installs it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_bare_computer_runs_processes_only() -> None:
     assert "no Docker engine answers at DOCKER_HOST" in error.what
 
 
-@pytest.mark.usefixtures("bare")  # or a guest is booted to try KVM
+@pytest.mark.usefixtures("bare")  # else a guest is booted to try KVM
 def test_the_media_of_this_computer_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     facts: dict[str, object] = {
         "regions": [{"name": "region0"}],

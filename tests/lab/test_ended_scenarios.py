@@ -1,4 +1,4 @@
-"""What runs in a scenario ends with who runs it."""
+"""A scenario's programs end when the pytest that runs them is ended."""
 
 from __future__ import annotations
 
