@@ -43,14 +43,16 @@ def no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_engine")
-def test_without_an_engine_one_line_names_the_command_that_gets_one() -> None:
+def test_without_an_engine_a_one_line_error_names_the_command_that_installs_it() -> None:
     with pytest.raises(MissingRequirementError) as caught:
         connect()
     assert str(caught.value) == "no Docker engine answers; to get it: make docker"
 
 
 @pytest.mark.usefixtures("no_engine")
-def test_an_engine_that_refuses_this_user_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_refuses_this_user_has_an_error_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuse(**_: object) -> None:
         raise DockerException("Error while fetching server API version") from PermissionError(13)
 
@@ -126,7 +128,7 @@ def _engine(path: Path) -> Iterator[list[str]]:
         ({"wanted": "wanted", "current": "none"}, {"DOCKER_CONTEXT": "wanted"}, "wanted"),
     ],
 )
-def test_the_engine_of_docker_host_is_asked_else_that_of_a_context(
+def test_connect_uses_docker_host_and_else_the_context_in_use(
     context: Callable[[str, str], None],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -144,7 +146,7 @@ def test_the_engine_of_docker_host_is_asked_else_that_of_a_context(
     assert any("_ping" in path for path in requests)
 
 
-def test_an_engine_that_does_not_answer_is_named_where_the_user_chose_it(
+def test_an_engine_that_does_not_answer_is_named_with_the_setting_that_chose_it(
     context: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context("mine", "unix:///no/such.sock")
@@ -155,7 +157,7 @@ def test_an_engine_that_does_not_answer_is_named_where_the_user_chose_it(
         connect()
 
 
-def test_a_context_needs_no_settings_beside_it(
+def test_a_context_needs_no_config_file(
     context: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context("mine", f"unix://{tmp_path}/mine.sock")
@@ -166,7 +168,7 @@ def test_a_context_needs_no_settings_beside_it(
     assert asked
 
 
-def test_a_context_s_certificates_are_those_beside_it(
+def test_a_context_s_certificates_are_read_from_its_tls_folder(
     context: Callable[[str, str], None], tmp_path: Path
 ) -> None:
     context("mine", "tcp://127.0.0.1:2376")
@@ -184,7 +186,7 @@ def test_a_context_s_certificates_are_those_beside_it(
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"Endpoints": {}}'])
-def test_a_context_that_can_t_be_read_is_named_with_its_file(
+def test_an_unreadable_context_is_named_with_its_file(
     context: Callable[[str, str], None], tmp_path: Path, content: str
 ) -> None:
     context("mine", "unix:///no/such.sock")
@@ -194,7 +196,7 @@ def test_a_context_that_can_t_be_read_is_named_with_its_file(
         connect()
 
 
-def test_docker_s_settings_that_can_t_be_read_are_named(
+def test_an_unreadable_docker_config_is_named(
     context: Callable[[str, str], None], tmp_path: Path
 ) -> None:
     context("mine", "unix:///no/such.sock")
@@ -203,7 +205,7 @@ def test_docker_s_settings_that_can_t_be_read_are_named(
         connect()
 
 
-def test_a_context_that_there_is_not_is_named(
+def test_a_missing_context_is_named(
     context: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context("mine", "unix:///no/such.sock")
@@ -213,7 +215,7 @@ def test_a_context_that_there_is_not_is_named(
 
 
 @pytest.mark.usefixtures("no_engine")
-def test_without_a_local_engine_the_user_s_rootless_one_is_asked(
+def test_without_a_system_wide_engine_the_user_s_rootless_engine_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", "")  # so that connect()'s change is undone
@@ -245,7 +247,7 @@ class _Images:
         del self.left[name]
 
 
-def test_images_of_the_clone_go_with_their_stages_and_others_stay(tmp_path: Path) -> None:
+def test_a_clone_s_images_are_removed_with_their_stages_and_others_stay(tmp_path: Path) -> None:
     clone = Clone(tmp_path)
     images = _Images({
         "base": ("pmemlab.base=bookworm", None),
@@ -260,7 +262,7 @@ def test_images_of_the_clone_go_with_their_stages_and_others_stay(tmp_path: Path
     assert set(images.left) == {"base", "others", "unrelated"}
 
 
-def test_the_base_goes_with_the_last_clone_s_image(tmp_path: Path) -> None:
+def test_the_base_image_is_removed_with_the_last_image_built_on_it(tmp_path: Path) -> None:
     clone = Clone(tmp_path)
     images = _Images({
         "base": ("pmemlab.base=bookworm", None),
@@ -320,7 +322,7 @@ def script(tmp_path: Path) -> EngineScript:
     return EngineScript(tmp_path)
 
 
-NO_ENGINE = 'case "$1" in compose) ;; *) exit 1;; esac'
+DOES_NOT_ANSWER = 'case "$1" in compose) ;; *) exit 1;; esac'
 NONE_ANSWERS = "docker: no Docker engine answers; 'make docker' gets one\n"
 
 
@@ -328,12 +330,12 @@ NONE_ANSWERS = "docker: no Docker engine answers; 'make docker' gets one\n"
     ("docker", "environment", "told"),
     [
         (None, {}, NONE_ANSWERS),
-        (NO_ENGINE, {"DOCKER_HOST": "unix:///var/run/docker.sock"}, NONE_ANSWERS),
-        (NO_ENGINE, {"DOCKER_CONTEXT": "nosuch"}, "answers at Docker's context nosuch"),
+        (DOES_NOT_ANSWER, {"DOCKER_HOST": "unix:///var/run/docker.sock"}, NONE_ANSWERS),
+        (DOES_NOT_ANSWER, {"DOCKER_CONTEXT": "nosuch"}, "answers at Docker's context nosuch"),
         ('[ "$1" != compose ] && echo 28', {}, "no Docker Compose; 'make docker' gets it"),
     ],
 )
-def test_the_check_says_in_one_line_what_is_missing_and_how_to_get_it(
+def test_the_check_names_in_one_line_what_is_missing_and_how_to_get_it(
     script: EngineScript, docker: str | None, environment: dict[str, str], told: str
 ) -> None:
     if docker is not None:
@@ -343,7 +345,7 @@ def test_the_check_says_in_one_line_what_is_missing_and_how_to_get_it(
 
 
 @pytest.mark.parametrize("command", ["check", "up"])
-def test_no_engine_is_started_where_another_was_chosen(script: EngineScript, command: str) -> None:
+def test_no_engine_is_started_if_the_user_chose_another(script: EngineScript, command: str) -> None:
     script.add("dockerd")
     script.add(
         "docker",
@@ -357,13 +359,13 @@ def test_no_engine_is_started_where_another_was_chosen(script: EngineScript, com
     assert "dockerd" not in script.calls.read_text()
 
 
-def test_the_check_is_silent_where_all_is_there(script: EngineScript) -> None:
+def test_the_check_is_silent_if_nothing_is_missing(script: EngineScript) -> None:
     script.add_docker()
     done = script.run("check")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_nothing_is_installed_where_an_engine_answers(script: EngineScript) -> None:
+def test_nothing_is_installed_if_an_engine_answers(script: EngineScript) -> None:
     script.add_docker()
     script.add("dockerd")
     script.add_apt()

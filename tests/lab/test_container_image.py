@@ -71,7 +71,7 @@ def _names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_machine_s_packages_are_those_of_both_projects_and_no_more(
+def test_a_machine_s_image_has_the_packages_of_both_projects_and_no_others(
     pip: Pip, clone: Clone
 ) -> None:
     prepare_wheels(clone, ("run",), _ignore, _ignore)
@@ -84,7 +84,7 @@ def test_a_machine_s_packages_are_those_of_both_projects_and_no_more(
     assert call[-1].endswith("/requirements.txt")
 
 
-def test_servers_have_pytorch_s_cpu_build_fetched_first_and_then_found_there(
+def test_for_servers_pytorch_s_cpu_build_is_fetched_first_and_then_used(
     pip: Pip, clone: Clone
 ) -> None:
     told: list[str] = []
@@ -97,7 +97,7 @@ def test_servers_have_pytorch_s_cpu_build_fetched_first_and_then_found_there(
     assert told == []
 
 
-def test_without_a_cpu_build_the_plain_one_is_fetched_and_its_cost_is_told(
+def test_without_a_cpu_build_the_plain_build_is_fetched_and_its_size_reported(
     pip: Pip, clone: Clone
 ) -> None:
     pip.has_cpu_build = False
@@ -106,7 +106,7 @@ def test_without_a_cpu_build_the_plain_one_is_fetched_and_its_cost_is_told(
     assert told == ["the plain build has 2.5 GB of CUDA libraries"]
 
 
-def test_projects_that_can_t_be_read_are_a_lab_error(pip: Pip, clone: Clone) -> None:
+def test_unreadable_project_files_are_a_lab_error(pip: Pip, clone: Clone) -> None:
     (clone.root / "lab/pyproject.toml").write_text("[project")
     with pytest.raises(LabError, match=r"(?s)packages can't be listed.*lab/pyproject.toml"):
         prepare_wheels(clone, FOLDERS, _ignore, _ignore)
@@ -114,7 +114,7 @@ def test_projects_that_can_t_be_read_are_a_lab_error(pip: Pip, clone: Clone) -> 
 
 
 @pytest.mark.usefixtures("pip")
-def test_the_builds_tools_are_those_of_both_projects(clone: Clone) -> None:
+def test_the_build_folder_has_the_build_tools_of_both_projects(clone: Clone) -> None:
     prepare_wheels(clone, FOLDERS, _ignore, _ignore)
     requirements = (clone.root / "docker/wheels/build/requirements.txt").read_text()
     assert "scikit-build-core" in requirements
@@ -122,7 +122,7 @@ def test_the_builds_tools_are_those_of_both_projects(clone: Clone) -> None:
     assert "cmake" in requirements
 
 
-def test_wheels_are_constrained_and_never_built(pip: Pip, clone: Clone) -> None:
+def test_wheels_follow_the_constraints_and_are_never_built(pip: Pip, clone: Clone) -> None:
     prepare_wheels(clone, FOLDERS, _ignore, _ignore)
     for call in pip.calls:
         if "lab/tools/torch_wheel.py" not in call:  # torch_wheel.py pins its version itself
@@ -130,7 +130,7 @@ def test_wheels_are_constrained_and_never_built(pip: Pip, clone: Clone) -> None:
         assert call[call.index("--only-binary") + 1] == ":all:"
 
 
-def test_what_was_fetched_is_not_fetched_again(pip: Pip, clone: Clone) -> None:
+def test_fetched_wheels_are_not_fetched_again(pip: Pip, clone: Clone) -> None:
     prepare_wheels(clone, FOLDERS, _ignore, _ignore)
     before = _names(clone.root / "docker/wheels/run")
     calls = len(pip.calls)
@@ -140,14 +140,14 @@ def test_what_was_fetched_is_not_fetched_again(pip: Pip, clone: Clone) -> None:
 
 
 @pytest.mark.usefixtures("pip")
-def test_a_changed_constraint_fetches_anew_and_leaves_nothing_old(clone: Clone) -> None:
+def test_a_changed_constraint_replaces_all_fetched_wheels(clone: Clone) -> None:
     prepare_wheels(clone, FOLDERS, _ignore, _ignore)
     (clone.root / "constraints.txt").write_text("torch==9\n")
     prepare_wheels(clone, FOLDERS, _ignore, _ignore)
     assert _names(clone.root / "docker/wheels/run") == ["call-5.whl", "requirements.txt"]
 
 
-def test_a_failed_fetch_leaves_what_was_there(pip: Pip, clone: Clone) -> None:
+def test_a_failed_fetch_keeps_the_old_wheels(pip: Pip, clone: Clone) -> None:
     prepare_wheels(clone, FOLDERS, _ignore, _ignore)
     before = _names(clone.root / "docker/wheels/run")
     (clone.root / "constraints.txt").write_text("torch==9\n")
@@ -171,7 +171,9 @@ def test_a_long_command_that_fails_is_a_lab_error_with_its_last_lines(tmp_path: 
     assert "\n1\n" not in str(caught.value)
 
 
-def test_the_kernel_is_unpacked_by_a_module_that_has_all_that_it_imports(tmp_path: Path) -> None:
+def test_the_dockerfile_copies_every_module_that_unpacking_the_kernel_imports(
+    tmp_path: Path,
+) -> None:
     """The image's kernel stage has only a few of the lab's files and no third-party package."""
     lines = (CLONE / "docker/Dockerfile").read_text().splitlines()
     copies = [line.split()[1:] for line in lines if line.startswith("COPY") and "/unpack/" in line]

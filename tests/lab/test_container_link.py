@@ -63,7 +63,7 @@ def test_a_command_has_a_terminal_and_its_exit_status_comes_back() -> None:
 
 
 @pytest.mark.usefixtures("machine")
-def test_input_and_output_pass_whole_in_both_directions_at_once() -> None:
+def test_input_and_output_arrive_complete_in_both_directions_at_once() -> None:
     sent = os.urandom(3 * INPUT_WINDOW + 7)
     with container_link(CONTAINER) as link:
         command = link.spawn(["cat"], {}, takes_input=True)
@@ -94,7 +94,7 @@ def test_a_signal_reaches_the_command() -> None:
 
 @pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGHUP, signal.SIGTERM])
-def test_what_runs_in_the_guest_ends_with_whoever_started_it(end: signal.Signals) -> None:
+def test_a_guest_s_command_ends_with_the_process_that_started_it(end: signal.Signals) -> None:
     with subprocess.Popen([sys.executable, "-c", USER], stdout=subprocess.PIPE, text=True) as user:
         assert user.stdout is not None
         pid = int(user.stdout.readline())
@@ -103,7 +103,7 @@ def test_what_runs_in_the_guest_ends_with_whoever_started_it(end: signal.Signals
     played_qemu.wait_until(lambda: not played_qemu.is_running(pid))
 
 
-def test_a_guest_that_dies_is_told_of(machine: GuestMachine) -> None:
+def test_a_guest_s_death_is_reported(machine: GuestMachine) -> None:
     with container_link(CONTAINER) as link:
         output = link.spawn(["sh", "-c", "echo ready; sleep 60"], {}, SIZE).output(LIMIT_S)
         assert next(output)[1] == b"ready\r\n"
@@ -113,7 +113,7 @@ def test_a_guest_that_dies_is_told_of(machine: GuestMachine) -> None:
 
 
 @pytest.mark.usefixtures("machine")
-def test_a_container_that_ends_is_told_of_with_its_log(tmp_path: Path) -> None:
+def test_a_container_s_end_is_reported_with_its_log(tmp_path: Path) -> None:
     with container_link(CONTAINER) as link:
         output = link.spawn(["sh", "-c", "echo ready; sleep 60"], {}, SIZE).output(LIMIT_S)
         assert next(output)[1] == b"ready\r\n"
@@ -122,7 +122,7 @@ def test_a_container_that_ends_is_told_of_with_its_log(tmp_path: Path) -> None:
             list(output)
 
 
-def test_a_container_that_refuses_is_quoted(docker: Path) -> None:
+def test_a_container_s_refusal_is_quoted(docker: Path) -> None:
     docker.write_text("#!/bin/sh\necho 'Error: container is paused' >&2; exit 1\n")
     with (
         container_link(CONTAINER) as link,

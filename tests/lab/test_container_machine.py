@@ -65,7 +65,7 @@ def play_lab(monkeypatch: pytest.MonkeyPatch, engine: Engine, topology: Topology
         monkeypatch.setattr(container_machine, name, lambda *_, value=value: value)
 
 
-def test_its_facts_are_read_again_when_it_is_proved_again(
+def test_proving_a_machine_again_reads_its_facts_again(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A container may have been up for hours, and a user may have changed the guest meanwhile."""
@@ -77,7 +77,7 @@ def test_its_facts_are_read_again_when_it_is_proved_again(
 
 
 @pytest.mark.parametrize("error", [APIError("no space left"), ReadTimeout("read timed out")])
-def test_an_engine_that_gives_no_machine_is_the_lab_s_fault(
+def test_an_engine_that_fails_to_give_a_machine_is_a_lab_error(
     error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
@@ -98,14 +98,14 @@ def test_a_machine_of_the_lab_outlives_its_users(engine: Engine) -> None:
     assert not engine.removed
 
 
-def test_a_machine_of_ones_own_is_removed(engine: Engine) -> None:
+def test_a_machine_that_its_user_owns_is_removed(engine: Engine) -> None:
     with machine_of(engine, owned=True):
         pass
     assert engine.removed
 
 
 @pytest.mark.usefixtures("guest")
-def test_it_boots_again_under_the_same_lease_which_ends_when_it_is_stopped(
+def test_a_machine_keeps_its_lease_across_a_power_cut_until_it_is_stopped(
     engine: Engine, tmp_path: Path
 ) -> None:
     machine = machine_of(engine, lease=Lease(tmp_path / "dram.lock"))
@@ -120,7 +120,7 @@ def test_it_boots_again_under_the_same_lease_which_ends_when_it_is_stopped(
 
 
 @pytest.mark.usefixtures("guest")
-def test_a_machine_of_the_lab_that_is_given_back_without_power_starts_anew(engine: Engine) -> None:
+def test_a_lab_machine_that_is_given_back_without_power_is_restarted(engine: Engine) -> None:
     machine = machine_of(engine)
     machine.power_cut()
     machine.stop()
@@ -128,14 +128,14 @@ def test_a_machine_of_the_lab_that_is_given_back_without_power_starts_anew(engin
     assert engine.restarts == 1
 
 
-def test_a_machine_that_somebody_left_without_power_is_known(engine: Engine) -> None:
+def test_a_machine_that_was_left_without_power_is_recognised(engine: Engine) -> None:
     assert not has_its_power_cut(engine.container)
     engine.has_power = False
     assert has_its_power_cut(engine.container)
 
 
 @pytest.mark.usefixtures("guest")
-def test_a_machine_that_does_not_boot_again_is_down(
+def test_a_machine_that_fails_to_boot_again_is_down(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with machine_of(engine) as machine:
@@ -147,7 +147,7 @@ def test_a_machine_that_does_not_boot_again_is_down(
             machine.run(["true"])
 
 
-def test_a_container_that_ends_under_a_command_is_a_dead_machine(
+def test_a_container_that_ends_during_a_command_is_a_dead_machine(
     engine: Engine, guest: GuestMachine
 ) -> None:
     with machine_of(engine) as machine:
@@ -157,7 +157,7 @@ def test_a_container_that_ends_under_a_command_is_a_dead_machine(
 
 
 @pytest.mark.usefixtures("guest")
-def test_stopping_ends_what_still_runs(engine: Engine) -> None:
+def test_stopping_a_machine_ends_its_running_command(engine: Engine) -> None:
     machine = machine_of(engine)
     threading.Timer(0.2, machine.stop).start()
     with pytest.raises(MachineDiedError, match=r"container lab_dram_1 is stopped"):
@@ -187,7 +187,7 @@ def test_a_machine_that_was_proved_and_paused_is_not_called_unproved(engine: Eng
         wait_until_proved(engine.container)
 
 
-def test_the_running_lab_s_machine_of_a_user_s_topology_is_that_of_the_very_file(
+def test_a_lab_machine_serves_a_user_s_topology_only_if_it_was_made_from_the_same_file(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine = replace(load_topology("dram"), name="mine")
@@ -202,7 +202,7 @@ def test_the_running_lab_s_machine_of_a_user_s_topology_is_that_of_the_very_file
     assert not runs_in_the_lab(mine, clone)
 
 
-def test_a_command_says_that_its_guest_is_not_the_lab_s_machine_which_ended(
+def test_a_command_on_a_fresh_guest_says_that_the_lab_s_container_has_ended(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     mine = replace(load_topology("dram"), name="mine")
@@ -219,7 +219,7 @@ def test_a_command_says_that_its_guest_is_not_the_lab_s_machine_which_ended(
         assert capfd.readouterr().err == "", "it was never this topology's"
 
 
-def test_a_machine_of_the_lab_that_another_file_made_is_not_attached_to(
+def test_a_lab_machine_made_from_another_file_is_not_used(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine = replace(load_topology("dram"), name="mine")
@@ -244,7 +244,7 @@ def test_a_machine_of_the_lab_that_another_file_made_is_not_attached_to(
     assert own.removed
 
 
-def test_a_machine_of_the_lab_that_is_another_by_now_is_not_handed_out(
+def test_a_lab_machine_whose_facts_have_changed_is_not_handed_out(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A container may have been up for hours, and a user may have changed the guest meanwhile."""
@@ -263,7 +263,9 @@ def test_a_machine_of_the_lab_that_is_another_by_now_is_not_handed_out(
     [(None, False), ("of this process", False), ("0:1", True)],
     ids=["the lab's", "of a living process", "of a dead process"],
 )
-def test_what_a_dead_process_left_is_swept(engine: Engine, owner: str | None, swept: bool) -> None:
+def test_the_containers_of_a_dead_process_are_removed(
+    engine: Engine, owner: str | None, swept: bool
+) -> None:
     if owner is not None:
         owner = owner_label() if owner == "of this process" else owner
         engine.container.labels[labels.OWNER] = owner

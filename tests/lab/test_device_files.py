@@ -18,8 +18,10 @@ from pmemlab.model.devices.curves import LoadedLatencyRow
 from pmemlab.model.devices.device_file import DeviceFile, read_device_file
 from pmemlab.model.devices.loading import _FOLDER
 
-_BESIDE = [parent / "shared" / "data" / "devices" for parent in Path(__file__).resolve().parents]
-PUBLISHED = next((folder for folder in _BESIDE if folder.is_dir()), _BESIDE[0])
+_CANDIDATES = [
+    parent / "shared" / "data" / "devices" for parent in Path(__file__).resolve().parents
+]
+PUBLISHED = next((folder for folder in _CANDIDATES if folder.is_dir()), _CANDIDATES[0])
 needs_published = pytest.mark.skipif(
     not PUBLISHED.is_dir(), reason="the published measurements are not beside this clone"
 )
@@ -83,14 +85,14 @@ def write(folder: Path, document: Document, name: str = "mine") -> Path:
     return path
 
 
-def test_a_file_of_one_s_own_is_loaded_by_its_path(tmp_path: Path) -> None:
+def test_a_user_s_own_file_is_loaded_by_its_path(tmp_path: Path) -> None:
     device = load_device(write(tmp_path, memory()))
     assert device.name == "mine"
     assert device.time_ns(Access.LOAD, 256, 4) == pytest.approx(256 * 4 / 6)
     assert load_device(write(tmp_path, disk())).time_ns(Access.FILE_READ, 4096, 1) > 0
 
 
-def test_points_without_threads_of_their_own_have_their_curve_s(tmp_path: Path) -> None:
+def test_points_without_their_own_threads_use_the_curve_s(tmp_path: Path) -> None:
     document = memory()
     curve = document["bandwidth"][0]
     del curve["points"][0]["threads"]
@@ -117,7 +119,7 @@ def test_units_are_converted(tmp_path: Path) -> None:
     assert device.bandwidth_mb_per_s("load", "random", 64, 2) == pytest.approx(2000)
 
 
-def test_what_one_measured_oneself_needs_no_address(tmp_path: Path) -> None:
+def test_the_source_of_an_own_measurement_needs_no_url(tmp_path: Path) -> None:
     document = memory()
     document["sources"]["here"] = {"title": "here", "measured": "2026-11-22", "what": "all"}
     source = load_device(write(tmp_path, document)).sources["here"]
@@ -248,7 +250,7 @@ WRONG: dict[Callable[[], Document], list[tuple[Callable[[Document], None], str]]
     ("made", "change", "field"),
     [(made, *wrong) for made, several in WRONG.items() for wrong in several],
 )
-def test_what_is_wrong_is_told_with_file_and_field(
+def test_errors_name_the_file_and_the_field(
     tmp_path: Path,
     made: Callable[[], Document],
     change: Callable[[Document], None],
@@ -262,13 +264,13 @@ def test_what_is_wrong_is_told_with_file_and_field(
         load_device(path)
 
 
-def test_memory_mode_may_not_be_made_of_itself(tmp_path: Path) -> None:
+def test_memory_mode_cannot_be_composed_of_itself(tmp_path: Path) -> None:
     path = write(tmp_path, {**composition(), "dram": "mine.yaml"})
     with pytest.raises(DeviceFileError, match=r"mine.yaml: dram: .* is no plain memory"):
         load_device(path)
 
 
-def test_memory_mode_may_name_files_beside_its_own(tmp_path: Path) -> None:
+def test_memory_mode_may_name_files_beside_its_own_file(tmp_path: Path) -> None:
     write(tmp_path, {**memory(), "name": "near"}, "near")
     document = {**composition(), "dram": "near.yaml"}
     device = load_device(write(tmp_path, document))
@@ -276,7 +278,7 @@ def test_memory_mode_may_name_files_beside_its_own(tmp_path: Path) -> None:
     assert device.cache.hit_ns(Access.LOAD, 256, 4) == pytest.approx(256 * 4 / 6)
 
 
-def test_a_file_that_isn_t_there_or_isn_t_yaml_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_missing_or_is_not_yaml_is_named(tmp_path: Path) -> None:
     with pytest.raises(DeviceFileError, match=r"none\.yaml: can't be read"):
         load_device(tmp_path / "none.yaml")
     path = tmp_path / "mine.yaml"
@@ -337,7 +339,7 @@ def test_bandwidths_are_the_published_medians(name: str, medium: str, dimms: str
     ("name", "table"),
     [("cxl-asic", "cxl-asic-loaded-latency.csv"), ("ddr5-snc", "ddr5-loaded-latency.csv")],
 )
-def test_latencies_under_load_are_published_ones_up_to_the_peak(name: str, table: str) -> None:
+def test_loaded_latencies_are_published_points_up_to_the_peak(name: str, table: str) -> None:
     published: dict[tuple[str, str, int], set[tuple[float, float]]] = {}
     with (PUBLISHED / table).open() as lines:
         for row in csv.DictReader(lines):
@@ -358,7 +360,7 @@ def test_latencies_under_load_are_published_ones_up_to_the_peak(name: str, table
     assert compared > 400
 
 
-def test_what_the_source_has_beyond_the_table_fits_to_it() -> None:
+def test_single_runs_with_few_threads_fit_the_rest_of_the_curve() -> None:
     """Random DRAM loads by fewer than 16 threads come from single runs of another year. With them,
     the bandwidth per thread must still fall as threads are added."""
     curve = device_file("ddr4-2666-x6").bandwidth["load", "random"]

@@ -33,7 +33,7 @@ def mb_per_s(device: DeviceModel, access: Access, size_bytes: int, threads: int)
     return size_bytes * threads * 1e3 / device.time_ns(access, size_bytes, threads)
 
 
-def test_the_devices_that_plans_and_scenarios_speak_of_are_there() -> None:
+def test_the_devices_that_plans_and_scenarios_name_exist() -> None:
     assert {
         "ddr4-2666-x6",
         "ddr5-snc",
@@ -48,7 +48,7 @@ def test_the_devices_that_plans_and_scenarios_speak_of_are_there() -> None:
 
 
 @pytest.mark.parametrize("name", device_names())
-def test_a_device_says_what_it_is_and_where_its_figures_are_from(name: str) -> None:
+def test_a_device_has_a_title_a_size_and_sources(name: str) -> None:
     device = DEVICES[name]
     assert device.name == name
     assert device.title
@@ -71,21 +71,21 @@ def test_a_device_says_what_it_is_and_where_its_figures_are_from(name: str) -> N
         (Access.STORE_STREAMED, 256, 4, 12467.2),
     ],
 )
-def test_an_access_has_the_bandwidth_that_was_published_of_it(
+def test_an_access_has_its_published_bandwidth(
     access: Access, size_bytes: int, threads: int, published: float
 ) -> None:
     device = DEVICES["optane-100-x6"]
     assert mb_per_s(device, access, size_bytes, threads) == pytest.approx(published, rel=0.01)
 
 
-def test_a_line_of_64_bytes_costs_what_its_curve_says_though_the_medium_moves_256() -> None:
+def test_a_load_of_64_bytes_takes_as_long_as_one_of_256_on_optane() -> None:
     device = DEVICES["optane-100-x6"]
     assert mb_per_s(device, Access.LOAD, 64, 24) == pytest.approx(9830.4, rel=0.01)
     small = device.time_ns(Access.LOAD, 64, 24)
     assert device.time_ns(Access.LOAD, 256, 24) == pytest.approx(small, rel=0.1)
 
 
-def test_a_part_of_a_line_costs_the_line() -> None:
+def test_a_part_of_a_line_costs_the_whole_line() -> None:
     for name in ("optane-100-x6", "cxl-asic"):
         whole = DEVICES[name].time_ns(Access.LOAD, 64, 1)
         assert DEVICES[name].time_ns(Access.LOAD, 1, 1) == whole
@@ -94,7 +94,7 @@ def test_a_part_of_a_line_costs_the_line() -> None:
         )
 
 
-def test_writes_to_optane_get_slower_beyond_four_threads_and_loads_don_t() -> None:
+def test_writes_to_optane_slow_down_beyond_four_threads_but_loads_do_not() -> None:
     one = DEVICES["optane-100-x1"]
     four, eight = (mb_per_s(one, Access.STORE_STREAMED, 256, threads) for threads in (4, 8))
     assert eight < 0.75 * four
@@ -103,14 +103,14 @@ def test_writes_to_optane_get_slower_beyond_four_threads_and_loads_don_t() -> No
     assert eight > 1.8 * four
 
 
-def test_one_module_reads_6_6_and_writes_2_3_gb_a_second() -> None:
+def test_one_module_reads_6_6_and_writes_2_3_gb_per_second() -> None:
     device = DEVICES["optane-100-x1"]
     assert mb_per_s(device, Access.LOAD, 256, 4) == pytest.approx(6600, rel=0.02)
     assert mb_per_s(device, Access.STORE_STREAMED, 256, 1) == pytest.approx(2300, rel=0.02)
 
 
 @pytest.mark.parametrize("name", [name for name in MEMORIES if name != "optane-200-x6"])
-def test_an_update_costs_the_store_that_fetches_its_line_and_never_less_than_the_load(
+def test_an_update_costs_at_least_a_load_and_at_least_a_store(
     name: str,
 ) -> None:
     device = DEVICES[name]
@@ -129,7 +129,7 @@ def test_few_rows_in_flight_are_bounded_by_latency_and_many_by_bandwidth() -> No
     assert mb_per_s(many, Access.LOAD, 64, 1) == pytest.approx(1802, rel=0.01)
 
 
-def test_fetches_in_flight_and_loaded_latency_meet_in_one_point() -> None:
+def test_few_fetches_in_flight_have_idle_latency_and_many_have_peak_bandwidth() -> None:
     device = load_device("cxl-asic", EngineConcurrency(rows=4))
     # One thread with four lines in flight hardly loads the card: it has its idle latency, 244 ns.
     assert device.time_ns(Access.LOAD, 64, 1) == pytest.approx(245 / 4, rel=0.02)
@@ -151,7 +151,7 @@ def test_latency_under_load_is_more_than_idle_latency() -> None:
     size_bytes=st.integers(1, 1 << 22),
     threads=st.integers(1, 200),
 )
-def test_no_access_is_free_and_none_is_faster_than_all_that_was_published(
+def test_no_access_is_free_or_faster_than_the_fastest_published_figure(
     name: str, access: Access, size_bytes: int, threads: int
 ) -> None:
     device = DEVICES[name]
@@ -167,7 +167,7 @@ def test_no_access_is_free_and_none_is_faster_than_all_that_was_published(
 
 @pytest.mark.parametrize("name", [name for name in MEMORIES if name != "optane-200-x6"])
 @given(size_bytes=st.sampled_from([64, 256, 1024, 4096]), access=st.sampled_from(ADDRESSED))
-def test_beyond_the_threads_that_were_measured_nothing_grows(
+def test_bandwidth_does_not_grow_beyond_the_measured_threads(
     name: str, size_bytes: int, access: Access
 ) -> None:
     device = DEVICES[name]
@@ -175,13 +175,13 @@ def test_beyond_the_threads_that_were_measured_nothing_grows(
     assert more == pytest.approx(some, rel=0.01)
 
 
-def test_fewer_threads_than_were_measured_get_as_much_each_as_the_fewest() -> None:
+def test_below_the_measured_threads_bandwidth_per_thread_is_constant() -> None:
     device = DEVICES["ddr4-2666-x6"]
     one, fewest = (mb_per_s(device, Access.STORE_FLUSHED, 256, threads) for threads in (1, 23))
     assert one == pytest.approx(fewest / 23)
 
 
-def test_a_device_of_which_only_the_maker_s_ceilings_are_public_prices_no_access() -> None:
+def test_a_device_with_only_the_maker_s_peaks_has_no_access_times() -> None:
     device = DEVICES["optane-200-x6"]
     assert device.bandwidth_mb_per_s("load", "sequential", 256, 8) == 48_600
     with pytest.raises(NotPublishedError, match=r"optane-200-x6: no random load .*published"):
@@ -193,7 +193,7 @@ def test_a_device_of_which_only_the_maker_s_ceilings_are_public_prices_no_access
 
 
 @pytest.mark.parametrize("name", DISKS)
-def test_a_disk_can_t_be_loaded_from(name: str) -> None:
+def test_a_disk_has_no_loads_or_stores(name: str) -> None:
     device = DEVICES[name]
     assert not device.is_addressable
     for access in ADDRESSED:
@@ -215,7 +215,7 @@ def test_a_read_of_less_than_a_block_costs_the_block() -> None:
         assert device.time_ns(Access.FILE_READ, 64, 2) == device.time_ns(Access.FILE_READ, 4096, 2)
 
 
-def test_appends_of_a_mebibyte_go_at_the_sequential_rate() -> None:
+def test_appends_of_a_mebibyte_reach_the_sequential_rate() -> None:
     device = DEVICES["sata-s4510"]
     assert mb_per_s(device, Access.FILE_WRITE, 1 << 20, 1) == pytest.approx(510, rel=0.02)
     # Small appends run one after the other, so each takes its full latency.
@@ -224,7 +224,9 @@ def test_appends_of_a_mebibyte_go_at_the_sequential_rate() -> None:
 
 @pytest.mark.parametrize("name", DISKS)
 @given(threads=st.integers(1, 64), in_flight=st.integers(1, 256))
-def test_larger_reads_take_longer_and_carry_more(name: str, threads: int, in_flight: int) -> None:
+def test_larger_reads_take_longer_and_have_more_bandwidth(
+    name: str, threads: int, in_flight: int
+) -> None:
     device = disk_with(name, in_flight)
     sizes = [4096 << i for i in range(8)]
     times = [device.time_ns(Access.FILE_READ, size, threads) for size in sizes]
@@ -246,7 +248,7 @@ def test_plain_devices_have_no_cache() -> None:
     assert DEVICES["nvme-p4510"].cache is None
 
 
-def test_memory_mode_has_the_media_accesses_that_were_published() -> None:
+def test_memory_mode_has_the_published_media_accesses() -> None:
     device = DEVICES["optane-100-x6-memory-mode"]
     assert isinstance(device, MemoryModeDevice)
     counts = {key: sum(media.values()) for key, media in device.file.media_accesses.items()}
@@ -260,7 +262,7 @@ def test_memory_mode_has_the_media_accesses_that_were_published() -> None:
     }
 
 
-def test_memory_mode_costs_dram_where_it_hits_and_both_where_it_misses() -> None:
+def test_a_hit_in_memory_mode_costs_dram_and_a_miss_costs_both_media() -> None:
     device, dram, pmem = (
         DEVICES[name] for name in ("optane-100-x6-memory-mode", "ddr4-2666-x6", "optane-100-x6")
     )
@@ -302,12 +304,12 @@ def test_a_wrong_argument_is_named(
         DEVICES["optane-100-x6"].time_ns(access, size_bytes, threads)
 
 
-def test_an_unknown_device_is_told_with_one_that_is_meant() -> None:
+def test_an_unknown_device_s_error_suggests_a_similar_name() -> None:
     with pytest.raises(DeviceFileError, match=r"optane-100x6: .*did you mean optane-100-x"):
         load_device("optane-100x6")
 
 
-def test_an_access_alone_takes_its_idle_latency() -> None:
+def test_a_single_access_takes_its_idle_latency() -> None:
     optane, ddr4 = DEVICES["optane-100-x6"], DEVICES["ddr4-2666-x6"]
     assert optane.alone_ns(Access.LOAD, 64) == pytest.approx(305)
     assert optane.alone_ns(Access.STORE_STREAMED, 64) == pytest.approx(90.4, rel=0.01)
@@ -323,7 +325,7 @@ def test_an_access_alone_takes_its_idle_latency() -> None:
 
 
 @given(st.sampled_from(sorted(DEVICES)), st.sampled_from(list(Access)), st.integers(1, 1 << 20))
-def test_an_access_alone_takes_no_less_than_one_among_many(
+def test_a_single_access_takes_no_less_time_than_one_of_many(
     name: str, access: Access, size_bytes: int
 ) -> None:
     device = DEVICES[name]
@@ -341,7 +343,7 @@ def test_an_access_alone_takes_no_less_than_one_among_many(
 @pytest.mark.parametrize(
     ("name", "memory", "bus"), [("a100-80", 2039, 32), ("h100-sxm", 3350, 64), ("gb200", 8000, 225)]
 )
-def test_a_gpus_rows_take_what_its_memory_and_its_bus_give(
+def test_a_gpu_s_rows_move_at_the_bandwidth_of_its_memory_or_bus(
     name: str, memory: float, bus: float
 ) -> None:
     gpu = DEVICES[name]
@@ -369,7 +371,9 @@ def test_a_gpu_is_neither_memory_nor_a_disk(name: str) -> None:
     assert all(device.bus is None for device in DEVICES.values() if device.kind != "gpu")
 
 
-def test_a_batch_on_a_gpu_takes_a_launch_at_least_where_its_time_is_known(tmp_path: Path) -> None:
+def test_a_batch_on_a_gpu_takes_at_least_a_launch_if_its_file_has_the_launch_time(
+    tmp_path: Path,
+) -> None:
     whole = (Path(device_model.__file__).parent / "h100-sxm.yaml").read_text(encoding="utf-8")
     launch = "{operation: launch, pattern: sequential, value: 5, unit: us, source: memory}"
     own = tmp_path / "own.yaml"
@@ -378,7 +382,7 @@ def test_a_batch_on_a_gpu_takes_a_launch_at_least_where_its_time_is_known(tmp_pa
     assert load_device("h100-sxm").alone_ns(Access.LOAD, 64) < 1
 
 
-def test_a_gpus_file_without_its_bus_is_refused(tmp_path: Path) -> None:
+def test_a_gpu_s_file_without_its_bus_is_refused(tmp_path: Path) -> None:
     whole = (Path(device_model.__file__).parent / "h100-sxm.yaml").read_text(encoding="utf-8")
     own = tmp_path / "own.yaml"
     lines = [line for line in whole.splitlines() if "to-host" not in line]

@@ -37,14 +37,14 @@ def absolute_errors(name: str) -> dict[tuple[str, ...], list[float]]:
 
 
 @pytest.mark.parametrize("name", WITH_CURVES)
-def test_the_median_figure_of_every_curve_is_foretold_within_a_tenth(name: str) -> None:
+def test_the_median_figure_of_every_curve_is_predicted_within_a_tenth(name: str) -> None:
     medians = {curve: statistics.median(errors) for curve, errors in absolute_errors(name).items()}
     assert len(medians) >= 6
     assert max(medians.values()) <= 0.1, medians
 
 
 @pytest.mark.parametrize("name", WITH_CURVES)
-def test_seven_of_eight_figures_are_foretold_within_a_tenth(name: str) -> None:
+def test_seven_of_eight_figures_are_predicted_within_a_tenth(name: str) -> None:
     figures = foretold(name)
     near = sum(abs(figure.error) <= 0.1 for figure in figures)
     # For writes to one module, 23 and 24 threads were published as 589 and 922 MB/s at one size,
@@ -54,13 +54,13 @@ def test_seven_of_eight_figures_are_foretold_within_a_tenth(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WITH_CURVES)
-def test_no_figure_that_is_foretold_is_known_to_who_foretells_it(name: str) -> None:
+def test_no_prediction_reads_the_figure_that_it_predicts(name: str) -> None:
     """A model that had read the left-out figure would have no errors at all."""
     for curve, errors in absolute_errors(name).items():
         assert max(errors) > 0.001, curve
 
 
-def test_a_size_that_is_left_out_is_left_out_with_all_its_threads() -> None:
+def test_leaving_out_a_size_leaves_out_all_its_threads() -> None:
     rows = [BandwidthRow(size, (1, 2, 4), (1.0 * size,) * 3) for size in (64, 256, 1024)]
     rest = BandwidthCurve(rows).without(256)
     assert rest is not None
@@ -68,7 +68,7 @@ def test_a_size_that_is_left_out_is_left_out_with_all_its_threads() -> None:
     assert rest.at(256, 2) == pytest.approx(256)
 
 
-def test_what_one_size_shows_of_the_threads_between_holds_for_its_neighbours() -> None:
+def test_a_size_with_few_points_takes_its_shape_from_a_size_with_many() -> None:
     """Bandwidth stops growing at 4 threads. Only the small size's row has points between 1 and 16
     threads that show it."""
     dense = BandwidthRow(64, (1, 2, 4, 8, 16), (100.0, 200.0, 400.0, 400.0, 400.0))
@@ -79,7 +79,7 @@ def test_what_one_size_shows_of_the_threads_between_holds_for_its_neighbours() -
     assert BandwidthCurve([sparse]).at(128, 4) == pytest.approx(220)
 
 
-def test_a_wrong_figure_is_seen() -> None:
+def test_a_wrong_figure_has_the_largest_error() -> None:
     """The wrong figure is twice its neighbours', like a typing error."""
     file = FILES["ddr4-2666-x6"]
     curve = file.bandwidth["load", "random"]
@@ -103,7 +103,7 @@ def test_a_wrong_figure_is_seen() -> None:
     assert worst.error == pytest.approx(-0.5, abs=0.02)
 
 
-def test_errors_are_relative_and_say_more_or_less() -> None:
+def test_errors_are_relative_and_signed() -> None:
     figure = Foretold("a", "load", "random", "figure", 64, 1, 100.0, 110.0, "MB/s")
     assert figure.error == pytest.approx(0.1)
     assert replace(figure, predicted=90.0).error == pytest.approx(-0.1)

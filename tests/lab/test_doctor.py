@@ -32,7 +32,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("bare")
-def test_a_bare_computer_is_told_all_that_guests_want() -> None:
+def test_on_a_bare_computer_every_requirement_of_guests_is_named() -> None:
     missing = {
         error.what.split(",")[0].split(" ")[0]: error.remedy
         for error in guest.requirements(load_topology("fsdax"))
@@ -55,7 +55,7 @@ def test_a_bare_computer_runs_processes_only() -> None:
 
 
 @pytest.mark.usefixtures("bare")  # else a guest is booted to try KVM
-def test_the_media_of_this_computer_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_doctor_names_this_computer_s_media(monkeypatch: pytest.MonkeyPatch) -> None:
     facts: dict[str, object] = {
         "regions": [{"name": "region0"}],
         "cxl_memdevs": [],
@@ -83,9 +83,7 @@ def test_a_wrong_docker_context_leaves_the_rest_diagnosed(monkeypatch: pytest.Mo
 
 
 @pytest.mark.usefixtures("bare")
-def test_that_no_clone_is_here_is_told_once(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_missing_clone_is_reported_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     engine = SimpleNamespace(version=lambda: {"Version": "1"}, info=dict)
     monkeypatch.setattr("pmemlab.machines.container.connection.connect", lambda: engine)
     monkeypatch.chdir(tmp_path)
@@ -99,7 +97,7 @@ def _notes(kind: str) -> str:
 
 
 @pytest.mark.usefixtures("bare")
-def test_memory_and_disk_are_told_beside_what_machines_take(
+def test_free_memory_and_disk_are_shown_beside_what_machines_take(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(doctor, "free_memory_bytes", lambda: 7 * GIB)
@@ -111,27 +109,33 @@ def test_memory_and_disk_are_told_beside_what_machines_take(
     assert "all of the lab takes up to" in _notes("container")
 
 
-def test_too_little_memory_keeps_guests_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_is_a_missing_requirement_of_guests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(room, "free_memory_bytes", lambda: GIB // 2)
     told = [error.what for error in guest.requirements(load_topology("fsdax"))]
     assert [what for what in told if "of free memory for fsdax: 0.5 GiB are free" in what]
 
 
-def test_too_little_room_for_media_keeps_guests_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_disk_for_media_is_a_missing_requirement_of_guests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: _Usage(free=1 << 20))
     told = guest.requirements(load_topology("fsdax"))
     assert [error for error in told if "for the media of fsdax" in error.what]
     assert "set TMPDIR" in told[-1].remedy
 
 
-def test_too_little_shared_memory_keeps_processes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_shared_memory_is_a_missing_requirement_of_processes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: _Usage(free=1 << 20))
     [error] = process.requirements(load_topology("fsdax"))
     assert "/dev/shm" in error.what
     assert process.requirements(load_topology("dram")) == []
 
 
-def test_a_control_group_s_limit_is_what_is_left(
+def test_free_memory_respects_the_control_group_s_limit(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "max").write_text(f"{GIB}\n")
@@ -148,7 +152,7 @@ class _Usage:
     free: int
 
 
-def test_the_table_has_a_row_a_kind_and_the_commands() -> None:
+def test_the_table_has_a_row_per_kind_and_the_commands() -> None:
     missing = MissingRequirementError("QEMU", "apt-get install qemu-system-x86")
     console = Console(width=120, force_terminal=False)
     with console.capture() as capture:
