@@ -1,4 +1,4 @@
-"""`pmemlab machine exec` as another process: its streams, signals and copies. QEMU is played."""
+"""`pmemlab machine exec` in its own process: streams, signals and copies. QEMU is a fake."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[GuestMa
 
 @pytest.fixture
 def start(machine: GuestMachine, tmp_path: Path) -> Iterator[Start]:
-    """Starts `pmemlab machine exec` with a shell's script in the machine, which is served."""
+    """Returns a function that runs a shell script in the served machine by `pmemlab machine exec`,
+    and returns the process."""
     assert machine.kind == "guest"
     started: list[subprocess.Popen[bytes]] = []
 
@@ -61,7 +62,7 @@ def _exec(
     closed: Collection[int] = (),
 ) -> subprocess.Popen[bytes]:
     def prepare() -> None:
-        # Ctrl-C is heard, also if whoever began the tests ignores it.
+        # Ctrl-C must work even if the parent of the tests ignores SIGINT.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         for descriptor in closed:
             os.close(descriptor)
@@ -215,7 +216,7 @@ def test_a_timeout_keeps_what_was_written(
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A folder with a folder, a program, a link and two megabytes."""
+    """A folder with a subfolder, a program, a symbolic link and a file of two megabytes."""
     source = tmp_path / "source"
     (source / "folder").mkdir(parents=True)
     (source / "folder" / "large").write_bytes(os.urandom(2 << 20))
@@ -239,7 +240,7 @@ def _assert_same(one: Path, other: Path) -> None:
 def test_a_folder_is_copied_under_a_new_name_and_into_a_folder(
     copy: Callable[..., None], machine: GuestMachine, source: Path, tmp_path: Path
 ) -> None:
-    # A played guest is this computer, so both directions have paths here.
+    # The fake guest is this computer, so both directions use paths here.
     target = tmp_path / "copies"
     here, there = (Path, str) if copy is copy_in else (str, Path)
     copy(machine, here(source), there(target))

@@ -1,4 +1,4 @@
-"""What is installed beside the projects, which the Makefile asks for before there is anything."""
+"""extras.py, which lists the packages that the Makefile installs for the projects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fidelity page: rows, their errors, and how they are shown."""
+"""The fidelity page: its rows, their errors, and how the page shows them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The published rates of tables in GPUs' memories beside the model's."""
+"""The published rates of tables in GPU memory, compared with the model's."""
 
 from __future__ import annotations
 

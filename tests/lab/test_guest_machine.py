@@ -1,4 +1,4 @@
-"""Guests: their life, their death, and what is left of them. QEMU is played here."""
+"""The life cycle of guests: boots, power cuts, failures, clean-up and clients. QEMU is a fake."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def machine() -> Iterator[GuestMachine]:
 def spawner(
     request: pytest.FixtureRequest, machine: GuestMachine, tmp_path: Path
 ) -> Iterator[Spawner]:
-    """The guest, as whoever booted it and as a client of `machine serve` reach it."""
+    """The guest as its owner reaches it, and as a client of `machine serve` does."""
     if request.param == "its own":
         yield machine
         return
@@ -78,7 +78,7 @@ def test_megabytes_of_output_arrive_whole(machine: GuestMachine) -> None:
 
 
 def test_all_that_a_command_left_in_its_pipes_arrives(machine: GuestMachine) -> None:
-    # The agent is stopped until the command has ended with a pipe that is full, and is large.
+    # The agent is stopped until the command has ended and left a large, full pipe.
     program = """
 import fcntl, os, signal, time
 agent = os.getppid()
@@ -107,7 +107,7 @@ for number in range({count}):
     pieces = spawner.spawn([sys.executable, "-c", program], {}).output(timeout=30)
     _, data = next(pieces)
     time.sleep(1)
-    # Each process on the way holds a window.
+    # Each process on the way may hold a window.
     assert (tmp_path / "written").stat().st_size * piece < 3 * OUTPUT_WINDOW
     assert machine.run(["echo", "others run"]).stdout == "others run\n"
     assert len(data) + sum(len(data) for _, data in pieces) == count * piece
@@ -361,7 +361,7 @@ def test_a_guest_outlives_the_thread_that_started_it() -> None:
 
 
 def _python(program: str, *arguments: str) -> subprocess.Popen[str]:
-    """A Python that plays QEMU too."""
+    """Starts a Python process in which QEMU is a fake too."""
     here = Path(__file__).parent
     prologue = f"""
 import sys, tempfile
@@ -407,7 +407,8 @@ except LabError as error:
 def _served(
     folder: Path, program: str, *arguments: str, end: signal.Signals = signal.SIGTERM
 ) -> Iterator[Path]:
-    """The state folder of a guest that another process serves, and which a signal ends cleanly."""
+    """Serves a guest from another process, and yields its state folder. Finally ends the process
+    by a signal, and checks that it left nothing."""
     state = folder / "state"
     with _python(program, str(folder), str(state), *arguments) as server:
         played_qemu.wait_until((state / "proof.json").exists)
@@ -513,7 +514,8 @@ def test_files_of_the_user_that_a_machine_would_call_its_own_stay(
 
 
 def _kill_an_owner(make: str, path: Path) -> None:
-    """Of the folder that `make` gives of `path`; it dies without a clean-up."""
+    """Runs a process that makes a state folder by `make`, an expression in `path`, and dies without
+    a clean-up."""
     program = f"""
 import os, sys
 sys.path.insert(0, sys.argv[1])

@@ -1,4 +1,4 @@
-"""What a user may change of a guest, at the shell."""
+"""The options by which a user changes a guest at the shell."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _as_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None
 
 @pytest.fixture
 def topology(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
-    """The file of a topology whose guests are played."""
+    """The file of a topology whose guests run on the fake QEMU."""
     played_qemu.play(monkeypatch, tmp_path)
     monkeypatch.setattr("pmemlab.machines.guest.by_hand.choose_accelerator", lambda *_: "tcg")
     kernel = Kernel("6.1.0-played", tmp_path / "vmlinux", tmp_path)
@@ -63,7 +63,7 @@ def test_a_dry_run_prints_commands_that_a_shell_takes(
     assert "a b" in words
     assert words[words.index("truncate") + 1 :][:2] == ["--size", str(1 << 20)]
     assert "# in the guest: true" in script
-    assert not re.search(r"fd=\d", script)  # nobody else has that
+    assert not re.search(r"fd=\d", script)  # a user's shell has no such descriptor
     (made,) = (tmp_path / "cache/by-hand/played").iterdir()
     assert words[words.index("-initrd") + 1] == str(made)
 
@@ -103,7 +103,7 @@ def test_cpus_that_a_topology_places_in_sockets_can_t_be_changed() -> None:
 
 @pytest.fixture
 def wrong_topology(topology: str) -> str:
-    """The file of a topology that demands a disk, which the played guest doesn't have."""
+    """The file of a topology that demands a disk, which the fake guest doesn't have."""
     path = Path(topology).with_name("wrong.yaml")
     text = Path(topology).read_text().replace("name: played", "name: wrong")
     path.write_text(text.replace("proof: {", "proof: {disks: [of another computer], "))

@@ -1,4 +1,4 @@
-"""Which edits on this computer a guest must be told of."""
+"""The edits of files on this computer for which a guest must drop its caches."""
 
 from __future__ import annotations
 

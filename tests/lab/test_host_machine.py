@@ -1,4 +1,4 @@
-"""This computer with the media that a topology names."""
+"""The machine kind `host`: this computer with the real media that a topology names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stages of the image that the classic builder is given side by side."""
+"""The image's stages, which Docker's classic builder builds in parallel."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WHOLE = (CLONE / DOCKERFILE).read_text()
 
 
 class Docker:
-    """Stands in for `docker build`: has the Dockerfiles that it was given, by target."""
+    """Stands in for `docker build`. Records each target's Dockerfile and the files sent for it."""
 
     def __init__(self, fails_at: str = "") -> None:
         self.commands: list[list[str]] = []

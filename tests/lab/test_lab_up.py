@@ -1,4 +1,4 @@
-"""`pmemlab lab up`: which containers it makes, keeps and replaces. The Docker engine is played."""
+"""The containers that `pmemlab lab up` creates, keeps and replaces. The Docker engine is a fake."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLONE = Clone(Path(__file__).parents[2])
 
 @dataclass
 class Made:
-    """A container."""
+    """A fake container."""
 
     engine: Engine
     name: str
@@ -51,11 +51,11 @@ class Made:
 
 @dataclass
 class Engine:
-    """A Docker engine, with Compose."""
+    """A fake Docker engine, with Compose."""
 
     made: list[Made] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
-    names: dict[str, str | None] = field(default_factory=dict)  # of containers, by machine
+    names: dict[str, str | None] = field(default_factory=dict)  # machine -> container
     image_id: str = "sha256:1"
 
     @property
@@ -86,7 +86,7 @@ class Engine:
         return self.made[-1]
 
     def run(self, *arguments: str) -> None:
-        """Compose's."""
+        """Stands in for Compose's `run`."""
         names = [name for name in arguments if name != "up" and not name.startswith("--")]
         for name in names:
             if not any(each.name == name for each in self.made):

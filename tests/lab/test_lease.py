@@ -1,4 +1,4 @@
-"""One run at a time on a machine of a running lab."""
+"""A lease lets only one run at a time use a machine of a running lab."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proofs tell machines apart: each holds for its own machine's facts, and for nothing else.
+"""Each topology's proof holds for the facts of its own machine, and of no other machine.
 
 The facts were read in real guests: see `recorded_facts.py`.
 """
@@ -33,7 +33,7 @@ def _leaves(value: object, name: str = "") -> Iterator[str]:
 
 
 def _places(facts: dict[str, Any], fact: str) -> list[tuple[Any, Any, str]]:
-    """Where a demanded fact stands: containers, keys in them and dotted names."""
+    """Returns (container, key, dotted name) for each place of a fact that a proof demands."""
     places: list[tuple[Any, Any, str]] = [({"": facts}, "", "")]
     for part in fact.split("."):
         below = []
@@ -48,7 +48,7 @@ def _places(facts: dict[str, Any], fact: str) -> list[tuple[Any, Any, str]]:
 
 
 def _another(value: object) -> object:
-    """A value of the same type that is not this one."""
+    """Returns a different value of the same type."""
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):
