@@ -76,7 +76,7 @@ def _exec(
     )  # fmt: skip
 
 
-def test_megabytes_pass_through_a_command_unchanged(start: Start) -> None:
+def test_megabytes_of_input_come_back_through_a_command_unchanged(start: Start) -> None:
     sent = os.urandom(5 * INPUT_WINDOW + 7)
     out, err = start("cat").communicate(sent, LIMIT_S)
     assert (len(out), out == sent, err) == (len(sent), True, b"")
@@ -95,7 +95,7 @@ def test_input_and_output_are_passed_on_before_either_ends(start: Start) -> None
     assert process.wait(LIMIT_S) == 7
 
 
-def test_a_command_that_leaves_its_input_unread_ends_all_the_same(start: Start) -> None:
+def test_a_command_ends_even_if_it_leaves_input_unread(start: Start) -> None:
     process = start("head -c 3; exec <&-; echo; echo left")
     out, _ = process.communicate(b"abc" + bytes(5 * INPUT_WINDOW), LIMIT_S)
     assert out == b"abc\nleft\n"
@@ -103,7 +103,7 @@ def test_a_command_that_leaves_its_input_unread_ends_all_the_same(start: Start) 
 
 
 @pytest.mark.usefixtures("machine")
-def test_input_that_nobody_reads_waits_here_and_not_in_the_guest(tmp_path: Path) -> None:
+def test_unread_input_waits_on_the_host_and_not_in_the_guest(tmp_path: Path) -> None:
     with attach(tmp_path) as link:
         command = link.spawn(["sleep", "60"], {}, takes_input=True)
         sent = 0
@@ -116,7 +116,7 @@ def test_input_that_nobody_reads_waits_here_and_not_in_the_guest(tmp_path: Path)
         assert not command.send_input(b"too late")
 
 
-def test_ctrl_c_reaches_the_command_whose_status_comes_back(start: Start) -> None:
+def test_ctrl_c_reaches_the_command_and_its_status_comes_back(start: Start) -> None:
     process = start("trap 'echo interrupted; exit 3' INT; echo ready; sleep 60 & wait")
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
@@ -125,7 +125,7 @@ def test_ctrl_c_reaches_the_command_whose_status_comes_back(start: Start) -> Non
     assert process.wait(LIMIT_S) == 3
 
 
-def test_ctrl_c_ends_a_command_that_handles_nothing_with_130(start: Start) -> None:
+def test_ctrl_c_ends_a_command_without_a_handler_with_status_130(start: Start) -> None:
     process = start("echo ready; exec sleep 60")
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
@@ -144,7 +144,7 @@ def test_a_second_ctrl_c_kills_a_command_that_ignores_the_first(start: Start) ->
     assert not played_qemu.is_running(pid)
 
 
-def test_a_reader_that_has_enough_ends_the_command(start: Start) -> None:
+def test_a_closed_output_pipe_ends_the_command(start: Start) -> None:
     process = start("echo $$ >&2; exec yes")
     assert process.stdout is not None
     assert process.stderr is not None
@@ -158,7 +158,7 @@ def test_a_reader_that_has_enough_ends_the_command(start: Start) -> None:
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 @pytest.mark.usefixtures("machine")
-def test_output_that_can_t_be_written_ends_the_command(
+def test_an_error_in_writing_the_output_ends_the_command(
     stream: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     full = os.open("/dev/full", os.O_WRONLY)
@@ -173,7 +173,7 @@ def test_output_that_can_t_be_written_ends_the_command(
 
 
 @pytest.mark.usefixtures("machine")
-def test_a_full_disk_is_told_in_a_line(tmp_path: Path) -> None:
+def test_a_full_disk_is_a_one_line_error(tmp_path: Path) -> None:
     with Path("/dev/full").open("wb") as full:
         process = _exec(tmp_path, [], "echo lost", stdout=full)
     _, err = process.communicate(timeout=LIMIT_S)
@@ -183,9 +183,7 @@ def test_a_full_disk_is_told_in_a_line(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize("closed", [{0}, {1}, {2}, {1, 2}, {0, 1, 2}])
-def test_what_is_written_to_a_closed_descriptor_goes_nowhere(
-    closed: set[int], tmp_path: Path
-) -> None:
+def test_output_for_a_closed_descriptor_is_dropped(closed: set[int], tmp_path: Path) -> None:
     script = "cat; echo out; echo err >&2; exit 5"
     process = _exec(tmp_path, [], script, closed=closed)
     out, err = process.communicate(timeout=LIMIT_S)
@@ -195,7 +193,7 @@ def test_what_is_written_to_a_closed_descriptor_goes_nowhere(
 
 
 @pytest.mark.usefixtures("machine")
-def test_a_timeout_keeps_what_was_written(
+def test_a_timeout_keeps_the_output_so_far(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     pass_time = played_qemu.time_that_passes(monkeypatch)
@@ -251,7 +249,9 @@ def test_a_folder_is_copied_under_a_new_name_and_into_a_folder(
     assert (target / "renamed").read_text() == "#!/bin/sh\n"
 
 
-def test_what_can_t_be_copied_is_told(machine: GuestMachine, source: Path, tmp_path: Path) -> None:
+def test_a_copy_that_fails_is_an_error_that_names_the_path(
+    machine: GuestMachine, source: Path, tmp_path: Path
+) -> None:
     with pytest.raises(LabError, match="no such file or folder to copy"):
         copy_in(machine, tmp_path / "none", "/tmp")
     with pytest.raises(LabError, match=r"no-such/.*make it first"):
@@ -275,7 +275,7 @@ def test_a_link_out_of_the_copy_is_refused(
         (source / "escape").unlink()
 
 
-def test_no_device_and_no_right_to_run_as_another_comes_out(
+def test_setuid_bits_and_special_files_are_not_copied_out(
     machine: GuestMachine, source: Path, tmp_path: Path
 ) -> None:
     (source / "program").chmod(0o6777)
@@ -286,7 +286,7 @@ def test_no_device_and_no_right_to_run_as_another_comes_out(
         copy_out(machine, str(source), tmp_path / "copy")
 
 
-def test_a_stream_that_would_write_elsewhere_is_refused(tmp_path: Path) -> None:
+def test_an_archive_that_would_write_outside_the_copy_is_refused(tmp_path: Path) -> None:
     class Machine:
         def spawn(self, *_: object, **__: object) -> SimpleNamespace:
             written = io.BytesIO()
@@ -304,7 +304,7 @@ def test_a_stream_that_would_write_elsewhere_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("machine")
-def test_exec_copies_before_the_command_and_after_it_also_if_it_fails(
+def test_exec_copies_in_before_the_command_and_out_after_it_even_if_it_fails(
     source: Path, tmp_path: Path
 ) -> None:
     argv = ["machine", "exec", "--state-dir", str(tmp_path), "--copy-in", f"{source}:{tmp_path}/in"]
@@ -339,7 +339,7 @@ def test_cp_copies_to_and_from_a_served_machine(source: Path, tmp_path: Path) ->
         ),
     ],
 )
-def test_a_wrong_copy_is_told_in_a_line(
+def test_a_wrong_copy_argument_is_told_in_a_line(
     argv: list[str], told: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(argv) in (2, 125)

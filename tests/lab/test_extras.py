@@ -46,17 +46,17 @@ def _extras(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
-def test_extras_and_groups_come_with_what_each_project_itself_needs(projects: Path) -> None:
+def test_extras_and_groups_are_listed_with_each_project_s_own_dependencies(projects: Path) -> None:
     done = _extras(projects, "engine[torch,keras]", "lab", ".[dev]")
     assert done.stdout == "numpy>=1.26\ntorch\nkeras; python_version<'4'\nrich\nruff\n"
 
 
-def test_a_build_needs_the_build_systems_and_what_those_would_fetch(projects: Path) -> None:
+def test_a_build_needs_the_build_systems_and_the_tools_they_would_fetch(projects: Path) -> None:
     done = _extras(projects, "--build", "engine", "lab")
     assert done.stdout == "builder>=2\ncmake>=3.25\nninja\nhatcher\n"
 
 
-def test_what_is_not_there_is_an_error_that_names_it(projects: Path) -> None:
+def test_an_unknown_extra_or_folder_is_an_error_that_names_it(projects: Path) -> None:
     for argument, told in [("engine[labb]", "labb"), ("none", "none"), ("engine[torch", "must be")]:
         done = _extras(projects, argument)
         assert done.returncode != 0

@@ -29,14 +29,12 @@ SECTION = Section("Times", "What was timed.", (NEAR, FAR, KNOWN), ("Why it is fa
 
 
 @given(published=st.floats(1e-3, 1e6), predicted=st.floats(-1e6, 1e6))
-def test_an_error_is_what_the_prediction_is_more_than_was_published(
-    published: float, predicted: float
-) -> None:
+def test_an_error_is_relative_to_the_published_figure(published: float, predicted: float) -> None:
     row = Row("", published, predicted, "s")
     assert published * (1 + row.error_percent / 100) == pytest.approx(predicted, abs=1e-6)
 
 
-def test_an_aim_is_reached_up_to_its_edge_and_not_beyond() -> None:
+def test_an_aim_is_reached_up_to_and_including_its_limit() -> None:
     assert NEAR.reached is True
     assert replace(NEAR, predicted=85).reached is True
     assert FAR.reached is False
@@ -47,14 +45,14 @@ def test_an_aim_is_reached_up_to_its_edge_and_not_beyond() -> None:
 @pytest.mark.parametrize(
     ("published", "predicted"), [(0, 1), (-1, 1), (float("nan"), 1), (1, float("inf"))]
 )
-def test_a_figure_without_an_error_is_refused_by_its_name(
+def test_a_row_whose_error_is_undefined_is_refused_by_name(
     published: float, predicted: float
 ) -> None:
     with pytest.raises(LabError, match="that one"):
         Row("that one", published, predicted, "s")
 
 
-def test_a_curve_is_told_of_by_all_its_figures_and_not_counted_by_its_best_half() -> None:
+def test_the_summary_covers_all_figures_of_the_curves_and_not_their_medians() -> None:
     section = bandwidth_section()
     assert all(row.reached is None for row in section.rows)
     figures = [
@@ -80,7 +78,7 @@ def test_the_page_shows_each_figure_its_error_and_what_was_missed() -> None:
     assert "Why it is far." in lines
 
 
-def test_the_command_prints_the_sections_and_keeps_the_page(
+def test_the_command_prints_the_sections_and_writes_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(command, "make_sections", lambda **_: (SECTION,))
@@ -96,7 +94,7 @@ def test_the_command_prints_the_sections_and_keeps_the_page(
 @pytest.mark.parametrize(
     ("page", "problem"), [("none/page.md", "there is no folder"), (".", "is a folder; give a file")]
 )
-def test_a_page_that_no_file_can_have_is_refused_before_anything_is_predicted(
+def test_a_path_that_cannot_be_written_is_refused_before_anything_is_predicted(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -121,11 +119,11 @@ def test_the_report_reads_what_the_command_writes(
 
 
 @pytest.mark.long
-def test_the_kept_page_is_what_is_predicted_today() -> None:
+def test_the_committed_page_is_up_to_date() -> None:
     assert PAGE.read_text() == markdown(sections.make_sections())
 
 
-def test_every_aim_that_the_kept_page_misses_is_explained_below_its_table() -> None:
+def test_every_aim_that_the_committed_page_misses_is_explained_below_its_table() -> None:
     for part in PAGE.read_text().split("\n## ")[1:]:
         if "| **no** |" in part:
             assert not part.rstrip().splitlines()[-1].startswith("|"), part.splitlines()[0]

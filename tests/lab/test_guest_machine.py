@@ -67,7 +67,7 @@ def test_a_guest_is_handed_out_with_its_proof(machine: GuestMachine) -> None:
     assert set(machine.proof.seconds) == {"boot", "provision", "proof"}
 
 
-def test_a_signal_s_end_is_a_negative_status(machine: GuestMachine) -> None:
+def test_death_by_a_signal_is_a_negative_status(machine: GuestMachine) -> None:
     assert machine.run(["sh", "-c", "kill -9 $$"]).returncode == -9
 
 
@@ -77,7 +77,9 @@ def test_megabytes_of_output_arrive_whole(machine: GuestMachine) -> None:
     assert result.stdout.endswith("x\nend\n")
 
 
-def test_all_that_a_command_left_in_its_pipes_arrives(machine: GuestMachine) -> None:
+def test_output_left_in_the_pipes_arrives_after_the_command_has_ended(
+    machine: GuestMachine,
+) -> None:
     # The agent is stopped until the command has ended and left a large, full pipe.
     program = """
 import fcntl, os, signal, time
@@ -94,7 +96,7 @@ else:
 
 
 @pytest.mark.parametrize("stream", [1, 2])
-def test_output_that_nobody_takes_waits_in_the_command(
+def test_unread_output_blocks_the_command(
     stream: int, spawner: Spawner, machine: GuestMachine, tmp_path: Path
 ) -> None:
     count, piece = 256, 1 << 16  # 16 MiB
@@ -113,7 +115,7 @@ for number in range({count}):
     assert len(data) + sum(len(data) for _, data in pieces) == count * piece
 
 
-def test_a_command_whose_output_nobody_takes_can_be_killed(spawner: Spawner) -> None:
+def test_a_command_that_is_blocked_on_unread_output_can_be_killed(spawner: Spawner) -> None:
     pieces = spawner.spawn(["sh", "-c", "echo $$; exec cat /dev/zero"], {}).output(timeout=30)
     _, data = next(pieces)
     time.sleep(0.5)
@@ -121,7 +123,7 @@ def test_a_command_whose_output_nobody_takes_can_be_killed(spawner: Spawner) -> 
     assert not played_qemu.is_running(int(data.partition(b"\n")[0]))
 
 
-def test_a_guest_that_ends_as_its_media_fill_the_disk_says_so(
+def test_a_guest_that_dies_because_its_media_filled_the_disk_says_so(
     machine: GuestMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = shutil.disk_usage(tmp_path)._replace(free=0)
@@ -137,7 +139,7 @@ def test_commands_run_side_by_side(machine: GuestMachine) -> None:
         assert [echo.result().stdout for echo in echoes] == [f"{i}\n" for i in range(8)]
 
 
-def test_the_environment_is_the_topology_s_and_the_command_s() -> None:
+def test_a_command_s_environment_overrides_the_topology_s() -> None:
     topology = replace(TOPOLOGY, environment={"ONE": "1", "TWO": "topology"})
     with open_guest_machine(topology) as machine:
         result = machine.run(["sh", "-c", 'echo "$ONE $TWO $HOME"'], env={"TWO": "command"})
@@ -175,14 +177,14 @@ def test_a_guest_that_hangs_is_a_lab_error(
         machine.run(["sleep", "60"])
 
 
-def test_a_slow_command_is_no_silence(
+def test_a_slow_command_does_not_count_as_a_hang(
     machine: GuestMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine.link, "_silence_s", 1.0)
     assert machine.run(["sleep", "2"]).returncode == 0
 
 
-def test_time_in_which_the_owner_is_stopped_is_no_silence(tmp_path: Path) -> None:
+def test_time_in_which_the_owner_is_stopped_does_not_count_as_a_hang(tmp_path: Path) -> None:
     program = """
 from pmemlab.machines.guest.machine import open_guest_machine
 with open_guest_machine(played_qemu.TRUE_HERE) as machine:
@@ -200,7 +202,7 @@ with open_guest_machine(played_qemu.TRUE_HERE) as machine:
         assert owner.communicate(timeout=LIMIT_S) == ("done\n", "")
 
 
-def test_a_power_cut_ends_it_at_once(machine: GuestMachine) -> None:
+def test_a_power_cut_kills_the_guest_at_once(machine: GuestMachine) -> None:
     pid = machine.pid
     machine.power_cut()
     assert not played_qemu.is_running(pid)
@@ -216,7 +218,7 @@ def _steps(log: Path) -> tuple[ProvisionStep, ...]:
     )
 
 
-def test_it_boots_again_on_the_same_media_and_formats_nothing(tmp_path: Path) -> None:
+def test_a_guest_boots_again_on_the_same_media_and_formats_nothing(tmp_path: Path) -> None:
     log = tmp_path / "log"
     topology = replace(TOPOLOGY, provision=_steps(log), backing_files={"dimm": 4096})
     with open_guest_machine(topology) as machine:
@@ -236,7 +238,9 @@ def test_it_boots_again_on_the_same_media_and_formats_nothing(tmp_path: Path) ->
     assert not played_qemu.is_running(machine.pid)
 
 
-def test_ram_that_is_declared_persistent_is_new_after_a_power_cut(tmp_path: Path) -> None:
+def test_without_media_files_the_formatting_steps_run_again_after_a_power_cut(
+    tmp_path: Path,
+) -> None:
     log = tmp_path / "log"
     with open_guest_machine(replace(TOPOLOGY, provision=_steps(log))) as machine:
         machine.power_cut()
@@ -244,7 +248,9 @@ def test_ram_that_is_declared_persistent_is_new_after_a_power_cut(tmp_path: Path
     assert log.read_text().split() == ["loads", "formats", "mounts"] * 2
 
 
-def test_it_is_proved_again(machine: GuestMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_guest_is_proved_again_after_a_power_cut(
+    machine: GuestMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     machine.power_cut()
     monkeypatch.setattr(
         "pmemlab.machines.guest.machine.read_facts", lambda _: {"kernel": "another"}
@@ -256,7 +262,7 @@ def test_it_is_proved_again(machine: GuestMachine, monkeypatch: pytest.MonkeyPat
         machine.run(["true"])
 
 
-def test_a_command_of_an_earlier_boot_ends_with_that(machine: GuestMachine) -> None:
+def test_a_command_ends_with_the_boot_that_it_ran_in(machine: GuestMachine) -> None:
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(machine.run, ["sleep", "60"])
         time.sleep(0.3)
@@ -278,7 +284,7 @@ def test_stop_leaves_no_process_and_no_file(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("pmemlab-machine-*"))
 
 
-def test_a_folder_of_the_caller_s_stays_but_is_emptied(tmp_path: Path) -> None:
+def test_a_caller_s_own_state_folder_is_emptied_but_not_removed(tmp_path: Path) -> None:
     state = tmp_path / ("a folder, with a long name" * 8)
     state.mkdir()
     with open_guest_machine(replace(TOPOLOGY, backing_files={"dimm": 4096}), state):
@@ -288,7 +294,7 @@ def test_a_folder_of_the_caller_s_stays_but_is_emptied(tmp_path: Path) -> None:
     assert list(state.iterdir()) == []
 
 
-def test_a_living_machine_s_folder_is_not_taken_for_stale(tmp_path: Path) -> None:
+def test_a_running_machine_s_folder_is_not_removed_as_stale(tmp_path: Path) -> None:
     with open_guest_machine(TOPOLOGY) as machine:
         for folder in tmp_path.glob("pmemlab-machine-*"):
             os.utime(folder, (0, 0))
@@ -322,7 +328,7 @@ def test_a_boot_that_is_stopped_ends_at_once_and_leaves_nothing(
     assert not list(tmp_path.glob("pmemlab-machine-*"))
 
 
-def test_a_guest_that_is_not_what_it_says_is_not_handed_out(tmp_path: Path) -> None:
+def test_a_guest_that_fails_its_proof_is_not_handed_out(tmp_path: Path) -> None:
     topology = replace(TOPOLOGY, proof={"kernel": os.uname().release, "distances.0.0": 17})
     with pytest.raises(ProofError, match=r"distances\.0\.0: expected 17, found 10") as caught:
         open_guest_machine(topology)
@@ -330,14 +336,14 @@ def test_a_guest_that_is_not_what_it_says_is_not_handed_out(tmp_path: Path) -> N
     assert not list(tmp_path.glob("pmemlab-machine-*"))
 
 
-def test_a_provisioning_command_that_fails_is_told_with_its_output() -> None:
+def test_a_failed_provisioning_command_is_an_error_with_its_output() -> None:
     steps = (ProvisionStep("true"), ProvisionStep("echo no free region >&2; exit 3"))
     topology = replace(TOPOLOGY, provision=steps)
     with pytest.raises(ProvisionError, match=r"(?s)status 3: no free region"):
         open_guest_machine(topology)
 
 
-def test_a_qemu_that_refuses_its_arguments_is_told_with_its_words(
+def test_a_qemu_that_refuses_its_arguments_is_an_error_with_its_message(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     played_qemu.play(monkeypatch, tmp_path, "#!/bin/sh\necho -device: no such thing >&2; exit 1\n")
@@ -459,7 +465,7 @@ def test_a_served_guest_s_power_is_switched_by_command(tmp_path: Path) -> None:
         assert _switch(state, "cut") == 0
 
 
-_SERVE_WHAT_MAY_FAIL = """
+_SERVE_A_GUEST_THAT_MAY_FAIL = """
 from dataclasses import replace
 from pmemlab.errors import LabError
 from pmemlab.machines.guest import machine
@@ -477,9 +483,9 @@ serve(replace(played_qemu.TRUE_HERE, backing_files={"dimm": 1 << 20}), Path(sys.
 """
 
 
-def test_a_served_guest_that_does_not_come_up_again_keeps_its_media(tmp_path: Path) -> None:
+def test_a_served_guest_that_fails_to_boot_again_keeps_its_media(tmp_path: Path) -> None:
     full = tmp_path / "full"
-    with _served(tmp_path, _SERVE_WHAT_MAY_FAIL, str(full)) as state:
+    with _served(tmp_path, _SERVE_A_GUEST_THAT_MAY_FAIL, str(full)) as state:
         (state / "dimm.img").write_bytes(b"rows")
         assert _switch(state, "cut") == 0
         full.touch()
@@ -493,16 +499,16 @@ def test_a_served_guest_that_does_not_come_up_again_keeps_its_media(tmp_path: Pa
         assert (state / "dimm.img").read_bytes() == b"rows"
 
 
-def test_a_served_guest_that_never_comes_up_again_ends_by_a_signal(tmp_path: Path) -> None:
+def test_a_served_guest_that_never_boots_again_ends_cleanly_by_a_signal(tmp_path: Path) -> None:
     full = tmp_path / "full"
-    with _served(tmp_path, _SERVE_WHAT_MAY_FAIL, str(full)) as state:
+    with _served(tmp_path, _SERVE_A_GUEST_THAT_MAY_FAIL, str(full)) as state:
         full.touch()
         assert _switch(state, "cut") == 0
         assert _switch(state, "on") == 2
 
 
 @pytest.mark.parametrize("name", ["dimm.img", "lock", "console.log"])
-def test_files_of_the_user_that_a_machine_would_call_its_own_stay(
+def test_a_user_s_files_with_a_machine_s_file_names_are_not_overwritten(
     tmp_path: Path, name: str
 ) -> None:
     state = tmp_path / "state"
@@ -531,7 +537,7 @@ os._exit(9)
     subprocess.run([sys.executable, "-c", program, lab, str(path)], check=False)
 
 
-def test_the_folder_of_a_machine_that_was_killed_is_taken_over(tmp_path: Path) -> None:
+def test_the_state_folder_of_a_killed_machine_is_taken_over(tmp_path: Path) -> None:
     state = tmp_path / "state"
     state.mkdir()
     (state / "serve.out").touch()
@@ -543,7 +549,7 @@ def test_the_folder_of_a_machine_that_was_killed_is_taken_over(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("theirs", ["a file", "nothing", "a pipe"])
-def test_a_folder_that_is_called_as_a_temporary_one_stays_where_no_machine_made_it(
+def test_a_folder_with_a_temporary_folder_s_name_stays_if_no_machine_made_it(
     tmp_path: Path, theirs: str
 ) -> None:
     folder = tmp_path / "pmemlab-machine-theirs"
@@ -558,7 +564,7 @@ def test_a_folder_that_is_called_as_a_temporary_one_stays_where_no_machine_made_
     assert (folder / "precious").exists()
 
 
-def test_the_temporary_folder_of_a_machine_that_was_killed_goes_with_the_next(
+def test_the_next_machine_removes_the_temporary_folder_of_a_killed_machine(
     tmp_path: Path,
 ) -> None:
     _kill_an_owner("StateFolder.temporary(path)", tmp_path)
@@ -567,7 +573,9 @@ def test_the_temporary_folder_of_a_machine_that_was_killed_goes_with_the_next(
     assert not list(tmp_path.glob("pmemlab-machine-*"))
 
 
-def test_clients_that_attach_see_what_the_owner_sees(machine: GuestMachine, tmp_path: Path) -> None:
+def test_an_attached_client_gets_the_same_results_as_the_owner(
+    machine: GuestMachine, tmp_path: Path
+) -> None:
     state = tmp_path / ("far" * 60)
     state.mkdir()
     with ControlServer(state, machine), attach(state) as link:
@@ -580,9 +588,7 @@ def test_clients_that_attach_see_what_the_owner_sees(machine: GuestMachine, tmp_
     assert list(state.iterdir()) == []
 
 
-def test_a_client_that_hangs_up_takes_its_commands_along(
-    machine: GuestMachine, tmp_path: Path
-) -> None:
+def test_a_client_s_commands_end_when_it_disconnects(machine: GuestMachine, tmp_path: Path) -> None:
     with ControlServer(tmp_path, machine):
         with attach(tmp_path) as link:
             output = link.spawn(["sh", "-c", "echo $$; exec sleep 60"], {}).output()
@@ -590,7 +596,7 @@ def test_a_client_that_hangs_up_takes_its_commands_along(
         played_qemu.wait_until(lambda: not played_qemu.is_running(int(data)))
 
 
-def test_a_client_hears_that_what_it_asked_for_can_t_be_run(
+def test_a_client_gets_an_error_for_a_command_that_cannot_be_run(
     machine: GuestMachine, tmp_path: Path
 ) -> None:
     with ControlServer(tmp_path, machine), attach(tmp_path) as link:
@@ -600,6 +606,6 @@ def test_a_client_hears_that_what_it_asked_for_can_t_be_run(
         assert link.run(["echo", "alive"], {}).stdout == "alive\n"
 
 
-def test_attaching_where_nothing_is_served_names_the_command(tmp_path: Path) -> None:
+def test_attaching_to_a_folder_without_a_server_names_the_command(tmp_path: Path) -> None:
     with pytest.raises(LabError, match="pmemlab machine serve TOPOLOGY"), attach(tmp_path):
         pass

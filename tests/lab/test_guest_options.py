@@ -23,7 +23,9 @@ from pmemlab.topology import load_topology, topology_names
 
 
 @pytest.fixture(autouse=True)
-def _as_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def _separate_cache_and_restored_signal_handler(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[None]:
     monkeypatch.setenv("PMEMLAB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PMEMLAB_KERNEL", "")
     handler = signal.getsignal(signal.SIGTERM)
@@ -47,7 +49,7 @@ def topology(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_dry_run_prints_commands_that_a_shell_takes(
+def test_a_dry_run_prints_valid_shell_commands(
     topology: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     results = tmp_path / "my results, all"
@@ -87,14 +89,14 @@ def test_options_reach_qemu(topology: str, monkeypatch: pytest.MonkeyPatch, tmp_
     assert line[-2:] == ["-device", "virtio-rng-pci"]
 
 
-def test_a_guest_with_more_cpus_must_prove_that_it_has_them() -> None:
+def test_a_guest_with_more_cpus_must_prove_them() -> None:
     for name in {*topology_names()} - {"two-sockets"}:
         topology = GuestOptions(cpus=3).applied_to(load_topology(name))
         assert topology.cpus == 3
         assert topology.proof == {**load_topology(name).proof, "cpus": [0, 1, 2]}
 
 
-def test_cpus_that_a_topology_places_in_sockets_can_t_be_changed() -> None:
+def test_the_cpus_of_a_topology_with_sockets_cannot_be_changed() -> None:
     two_sockets = load_topology("two-sockets")
     assert GuestOptions(cpus=2).applied_to(two_sockets) == two_sockets
     with pytest.raises(LabError, match=r"--cpus 3: two-sockets has 2 CPUs.*of your own"):
@@ -110,7 +112,7 @@ def wrong_topology(topology: str) -> str:
     return str(path)
 
 
-def test_what_qemu_arguments_changed_is_told_and_left_out_of_the_proof(
+def test_facts_that_qemu_arguments_changed_are_named_and_left_unproved(
     wrong_topology: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     argv = ["machine", "exec", wrong_topology, "--qemu-arguments", "-device virtio-rng-pci"]
@@ -148,7 +150,7 @@ def test_a_wrong_option_is_told_before_anything_starts(
     assert told in capfd.readouterr().err
 
 
-def test_a_guest_that_runs_already_can_t_be_changed(
+def test_a_running_guest_cannot_be_changed(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     argv = ["machine", "exec", "--state-dir", str(tmp_path), "--cpus", "2", "--", "true"]
@@ -162,7 +164,7 @@ def test_a_folder_that_can_t_be_written_is_refused() -> None:
         GuestOptions(results=Path("/usr")).results_share()
 
 
-def test_a_shell_without_a_terminal_starts_nothing(
+def test_the_shell_command_without_a_terminal_starts_nothing(
     topology: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert main(["machine", "shell", topology]) == 2
@@ -182,7 +184,7 @@ def _kernel_in(root: Path, version: str, tree: str = "lib/modules") -> Path:
     return image
 
 
-def test_a_kernel_of_this_computer_s_is_chosen_by_its_version(
+def test_a_kernel_of_this_computer_is_chosen_by_its_version(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     root = tmp_path / "root"
@@ -205,14 +207,14 @@ def test_a_kernel_is_chosen_by_its_file(tmp_path: Path, tree: str) -> None:
     assert kernel_folder(str(image)) == folder
 
 
-def test_another_image_under_the_same_name_is_another_choice(tmp_path: Path) -> None:
+def test_a_replaced_image_of_the_same_name_gets_a_new_folder(tmp_path: Path) -> None:
     image = _kernel_in(tmp_path / "unpacked", "6.12.0-1")
     first = kernel_folder(str(image))
     os.utime(image, (1, 1))
     assert kernel_folder(str(image)) != first
 
 
-def test_a_folder_of_kernels_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_a_folder_of_kernels_is_used_unchanged(tmp_path: Path) -> None:
     assert kernel_folder(str(tmp_path)) == tmp_path
 
 
@@ -223,7 +225,7 @@ def test_an_image_without_modules_is_refused(tmp_path: Path) -> None:
         kernel_folder(str(image))
 
 
-def test_an_image_of_another_name_is_refused(tmp_path: Path) -> None:
+def test_an_image_whose_name_has_no_version_is_refused(tmp_path: Path) -> None:
     (tmp_path / "bzImage").touch()
     with pytest.raises(LabError, match="must be called vmlinuz-VERSION"):
         kernel_folder(str(tmp_path / "bzImage"))

@@ -18,13 +18,13 @@ def package(tmp_path: Path) -> Path:
     return folder
 
 
-def test_nothing_changed_is_nothing_to_tell(package: Path) -> None:
+def test_without_an_edit_nothing_is_reported(package: Path) -> None:
     files = HostFiles([package])
     files.changed([])
     assert not files.changed(["python", "/bin/sh"])
 
 
-def test_an_edit_is_told_once(package: Path) -> None:
+def test_an_edit_is_reported_once(package: Path) -> None:
     files = HostFiles([package])
     files.changed([])
     (package / "code.py").write_text("newer")
@@ -32,21 +32,21 @@ def test_an_edit_is_told_once(package: Path) -> None:
     assert not files.changed([])
 
 
-def test_a_new_module_is_told(package: Path) -> None:
+def test_a_new_module_is_reported(package: Path) -> None:
     files = HostFiles([package])
     files.changed([])
     (package / "new.py").touch()
     assert files.changed([])
 
 
-def test_what_python_compiled_is_not_told(package: Path) -> None:
+def test_a_compiled_file_is_not_reported(package: Path) -> None:
     files = HostFiles([package])
     files.changed([])
     (package / "code.cpython-311.pyc").touch()
     assert not files.changed([])
 
 
-def test_a_file_that_a_command_names_is_told_if_it_is_new_or_edited(
+def test_a_file_that_a_command_names_is_reported_if_it_is_new_or_edited(
     package: Path, tmp_path: Path
 ) -> None:
     old = tmp_path / "old.csv"

@@ -42,7 +42,7 @@ def in_memory() -> PersistentMemory:
     return ON_MEMORY
 
 
-def test_it_uses_the_paths_that_the_topology_names_and_removes_what_it_made(
+def test_the_host_machine_uses_the_topology_s_paths_and_removes_its_folders(
     disk: Path, in_memory: PersistentMemory
 ) -> None:
     proof = {"libpmem.is_pmem": 0, "mount.filesystem": "tmpfs"}
@@ -65,7 +65,7 @@ def test_it_uses_the_paths_that_the_topology_names_and_removes_what_it_made(
     assert not any(folder.exists() for folder in folders)
 
 
-def test_nodes_and_environment_are_those_that_the_topology_names() -> None:
+def test_nodes_and_environment_come_from_the_topology() -> None:
     named = replace(PLAIN, environment={"MEMKIND_DAX_KMEM_NODES": "0"})
     with open_host_machine(named) as machine:
         assert machine.run(["sh", "-c", "echo $MEMKIND_DAX_KMEM_NODES"]).stdout == "0\n"
@@ -75,7 +75,7 @@ def test_nodes_and_environment_are_those_that_the_topology_names() -> None:
 
 
 @pytest.mark.parametrize("field", ["pmem.path", "ssd.path"])
-def test_a_path_that_is_not_there_is_refused_before_anything_runs(
+def test_a_missing_path_is_refused_before_anything_runs(
     field: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(*_: object, **__: object) -> None:
@@ -98,14 +98,16 @@ def test_a_path_that_is_not_there_is_refused_before_anything_runs(
     assert [*tmp_path.iterdir()] == []
 
 
-def test_a_topology_of_the_lab_tells_people_to_write_their_own() -> None:
+def test_the_error_for_a_lab_topology_advises_to_write_one_s_own() -> None:
     with pytest.raises(LabError, match=r"fsdax\.yaml.*/mnt/pmem0 is no folder.*one of your own"):
         open_machine(
             replace(load_topology("fsdax"), pmem=PersistentMemory("/mnt/pmem0", (), 1)), "host"
         )
 
 
-def test_memory_that_is_said_to_be_persistent_is_found_out(in_memory: PersistentMemory) -> None:
+def test_memory_that_is_wrongly_declared_persistent_fails_the_proof(
+    in_memory: PersistentMemory,
+) -> None:
     proof = {"mount.dax": True, "mount.map_sync": True, "mount.page_regions": ["region0"]}
     with pytest.raises(ProofError) as refused:
         open_host_machine(replace(PLAIN, pmem=in_memory, proof=proof))
@@ -115,19 +117,19 @@ def test_memory_that_is_said_to_be_persistent_is_found_out(in_memory: Persistent
     assert not [*Path("/dev/shm").glob("pmemlab-machine-*/.pmemlab-probe")]
 
 
-def test_a_disk_that_is_memory_is_found_out(in_memory: PersistentMemory) -> None:
+def test_a_disk_path_on_a_tmpfs_is_refused(in_memory: PersistentMemory) -> None:
     assert in_memory.path is not None
     with pytest.raises(LabError, match=r"ssd.path: is on \w+ \(tmpfs\), which is no disk"):
         open_host_machine(replace(PLAIN, ssd=SolidStateDisk(in_memory.path)))
 
 
-def test_too_little_room_is_told(disk: Path) -> None:
+def test_too_little_free_space_is_refused(disk: Path) -> None:
     pmem = PersistentMemory(str(disk), size_bytes=1 << 60)
     with pytest.raises(LabError, match=r"free in .* for pmem.size of topology .*: .* are free"):
         open_host_machine(replace(PLAIN, pmem=pmem, proof={"libpmem.is_pmem": 0}))
 
 
-def test_it_is_proved_again_and_is_not_what_it_was() -> None:
+def test_a_machine_that_has_changed_fails_its_next_proof() -> None:
     with open_host_machine(PLAIN) as machine:
         machine.prove()
         machine.topology = replace(machine.topology, proof={"kernel": "another"})
@@ -135,7 +137,7 @@ def test_it_is_proved_again_and_is_not_what_it_was() -> None:
             machine.prove()
 
 
-def test_its_power_cuts_lose_nothing_and_it_says_so() -> None:
+def test_the_host_machine_s_power_cuts_lose_nothing_and_are_listed_as_unproved() -> None:
     with open_host_machine(PLAIN) as machine:
         machine.power_cut()
         with pytest.raises(MachineDiedError, match="power cut"):
@@ -153,7 +155,7 @@ def test_its_power_cuts_lose_nothing_and_it_says_so() -> None:
         (None, "flags\t: fpu hypervisor", "its CPU says hypervisor"),
     ],
 )
-def test_a_virtual_machine_is_told_from_hardware(
+def test_a_virtual_machine_is_distinguished_from_hardware(
     vendor: str | None,
     flags: str,
     expected: str | None,

@@ -58,7 +58,7 @@ def built(
 
 
 @pytest.mark.parametrize("wheels", ["build", "ready"])
-def test_what_is_built_first_is_word_for_word_in_the_whole(
+def test_each_part_s_stages_stand_word_for_word_in_the_image_s_dockerfile(
     monkeypatch: pytest.MonkeyPatch, wheels: WheelsFrom
 ) -> None:
     docker = Docker()
@@ -71,7 +71,7 @@ def test_what_is_built_first_is_word_for_word_in_the_whole(
         assert f" AS {target}\n" in stages[-1]
 
 
-def test_an_image_is_made_of_every_stage_but_the_one_whose_wheels_it_does_not_take(
+def test_an_image_has_every_stage_except_the_unused_source_of_wheels(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     machine = re.split(r"(?m)^(?=FROM )", WHOLE[: WHOLE.index("FROM machine AS servers")])
@@ -93,7 +93,7 @@ def test_a_part_has_all_stages_that_it_needs(stage: str) -> None:
     assert re.findall(r"^FROM \S+ AS (\S+)$", part, re.M) == list(stages)
 
 
-def test_the_parts_are_all_that_an_image_is_made_of() -> None:
+def test_the_parts_cover_every_stage_that_the_image_copies_from() -> None:
     own = WHOLE[WHOLE.index(" AS machine\n") :]
     needed = {"system", *re.findall(r"--from=([a-z]+)\b", own)}
     assert needed <= {BASE, *SIDE_BY_SIDE, "wheels"}
@@ -101,7 +101,7 @@ def test_the_parts_are_all_that_an_image_is_made_of() -> None:
     assert "\nFROM ${WHEELS} AS wheels\n" in WHOLE
 
 
-def test_a_part_is_sent_the_files_that_it_copies_and_no_others(
+def test_a_part_s_build_context_has_only_the_files_that_it_copies(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in (
@@ -135,7 +135,7 @@ def test_a_part_is_sent_the_files_that_it_copies_and_no_others(
     assert not list(tmp_path.glob(".lab/*"))  # links are removed
 
 
-def test_the_image_alone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_whole_image_gets_the_tag(monkeypatch: pytest.MonkeyPatch) -> None:
     docker = Docker()
     built(monkeypatch, docker)
     assert all("BASE=b" in command for command in docker.commands)

@@ -123,7 +123,7 @@ def up(*topologies: Topology) -> None:
 MINE = replace(load_topology("dram"), name="mine")
 
 
-def test_machines_on_demand_start_only_where_they_are_named(engine: Engine) -> None:
+def test_machines_on_demand_start_only_if_they_are_named(engine: Engine) -> None:
     up()
     assert {each.name for each in engine.made} >= {"dram", "fsdax", "nvme"}
     assert "sata" not in {each.name for each in engine.made}
@@ -131,7 +131,7 @@ def test_machines_on_demand_start_only_where_they_are_named(engine: Engine) -> N
     assert engine.log[-2:] == ["compose up sata", "start sata"]
 
 
-def test_a_user_s_topology_needs_no_service(engine: Engine) -> None:
+def test_a_user_s_topology_needs_no_compose_service(engine: Engine) -> None:
     up(load_topology("dram"), MINE)
     first, *rest = engine.log
     assert first == "compose up dram"
@@ -147,14 +147,14 @@ def test_a_user_s_machine_that_is_up_is_left_alone(engine: Engine) -> None:
     assert engine.log == []
 
 
-def test_a_user_s_machine_whose_file_has_changed_is_made_anew(engine: Engine) -> None:
+def test_a_user_s_machine_whose_file_has_changed_is_replaced(engine: Engine) -> None:
     up(MINE)
     engine.log.clear()
     up(replace(MINE, cpus=2))
     assert engine.log == ["remove mine", "create mine", "copy into mine", "start mine"]
 
 
-def test_a_user_s_machine_of_an_older_image_is_made_anew(engine: Engine) -> None:
+def test_a_user_s_machine_of_an_older_image_is_replaced(engine: Engine) -> None:
     up(MINE)
     engine.log.clear()
     engine.image_id = "sha256:2"

@@ -23,7 +23,7 @@ time.sleep(600)
 """
 
 
-def test_who_comes_second_waits_until_the_first_is_done(tmp_path: Path) -> None:
+def test_a_second_lease_waits_for_the_end_of_the_first(tmp_path: Path) -> None:
     first = Lease(tmp_path / "fsdax.lock")
     done = threading.Event()
     told: list[str] = []
@@ -41,14 +41,14 @@ def test_who_comes_second_waits_until_the_first_is_done(tmp_path: Path) -> None:
     assert told == [f"waits for process {os.getpid()}, which uses fsdax of the running lab"]
 
 
-def test_who_waits_too_long_is_told_whose_the_machine_is(tmp_path: Path) -> None:
+def test_a_wait_that_is_too_long_is_an_error_that_names_the_holder(tmp_path: Path) -> None:
     lease = Lease(tmp_path / "fsdax.lock")
     with pytest.raises(LabError, match=f"fsdax of the .* is used by process {os.getpid()}"):
         Lease(tmp_path / "fsdax.lock", limit_s=0.3)
     lease.end()
 
 
-def test_machines_are_leased_apart(tmp_path: Path) -> None:
+def test_each_machine_has_a_lease_of_its_own(tmp_path: Path) -> None:
     Lease(tmp_path / "fsdax.lock", limit_s=0)
     Lease(tmp_path / "nvme.lock", limit_s=0)
 
@@ -65,7 +65,7 @@ def test_a_lease_ends_with_the_process_that_holds_it(tmp_path: Path) -> None:
         Lease(tmp_path / "fsdax.lock", limit_s=10).end()
 
 
-def test_a_process_that_the_holder_forked_does_not_hold_it(tmp_path: Path) -> None:
+def test_a_process_that_the_holder_forked_does_not_hold_the_lease(tmp_path: Path) -> None:
     lease = Lease(tmp_path / "fsdax.lock")
     ends, end = os.pipe()
     child = os.fork()
@@ -84,7 +84,7 @@ def test_a_process_that_the_holder_forked_does_not_hold_it(tmp_path: Path) -> No
         os.waitpid(child, 0)
 
 
-def test_a_process_that_was_forked_while_the_holder_waited_does_not_hold_it(
+def test_a_process_that_was_forked_during_the_wait_does_not_hold_the_lease(
     tmp_path: Path,
 ) -> None:
     first = Lease(tmp_path / "fsdax.lock")
@@ -109,7 +109,7 @@ def test_a_process_that_was_forked_while_the_holder_waited_does_not_hold_it(
             os.waitpid(child, 0)
 
 
-def test_a_lease_that_may_not_be_asked_for_is_told(tmp_path: Path) -> None:
+def test_a_lease_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     (tmp_path / "fsdax.lock").mkdir()
     with pytest.raises(LabError, match=r"fsdax\.lock: .*, or take --machine guest"):
         Lease(tmp_path / "fsdax.lock")

@@ -71,7 +71,7 @@ def test_a_proof_holds_for_its_own_machine_and_for_no_other(name: str) -> None:
 
 
 @OF_EACH_MACHINE
-def test_a_fact_with_another_value_spoils_the_proof(name: str) -> None:
+def test_a_fact_with_another_value_fails_the_proof(name: str) -> None:
     for fact in TOPOLOGIES[name].proof:
         count = len(_places(RECORDED[name], fact))
         assert count, fact
@@ -84,7 +84,7 @@ def test_a_fact_with_another_value_spoils_the_proof(name: str) -> None:
 
 @OF_EACH_MACHINE
 @pytest.mark.parametrize("why", ["the disk has gone", None])
-def test_a_fact_that_is_missing_spoils_the_proof(name: str, why: str | None) -> None:
+def test_a_missing_fact_fails_the_proof(name: str, why: str | None) -> None:
     for fact in TOPOLOGIES[name].proof:
         facts = copy.deepcopy(RECORDED[name])
         for container, key, dotted in _places(facts, fact):
@@ -97,19 +97,19 @@ def test_a_fact_that_is_missing_spoils_the_proof(name: str, why: str | None) -> 
 
 
 @OF_EACH_MACHINE
-def test_all_that_is_read_in_a_machine_has_a_name_that_a_proof_may_use(name: str) -> None:
+def test_every_fact_of_a_machine_has_a_name_that_a_proof_may_use(name: str) -> None:
     facts = {key: value for key, value in RECORDED[name].items() if key != "unreadable"}
     unknown = [leaf for leaf in _leaves(facts) if not is_fact_name(leaf)]
     assert unknown == []
 
 
-def test_every_name_is_of_a_fact_that_some_machine_has() -> None:
+def test_every_fact_name_is_a_fact_of_some_machine() -> None:
     leaves = {leaf for facts in RECORDED.values() for leaf in _leaves(facts)}
-    nobodys = [fact for fact in FACTS if not any(_is_of(fact, leaf) for leaf in leaves)]
-    assert nobodys == []
+    unused = [fact for fact in FACTS if not any(_matches(fact, leaf) for leaf in leaves)]
+    assert unused == []
 
 
-def test_a_proof_may_demand_what_a_machine_has_and_nothing_of_another_type() -> None:
+def test_a_proof_may_demand_only_values_of_a_fact_s_own_type() -> None:
     others: list[object] = [1, "1", True, [1], ["1"], [True], [[1]]]
     for facts in RECORDED.values():
         for leaf in _leaves({key: value for key, value in facts.items() if key != "unreadable"}):
@@ -126,13 +126,13 @@ def _types(value: object) -> object:
     return [_types(value[0])] if isinstance(value, list) else type(value)
 
 
-def _is_of(fact: str, leaf: str) -> bool:
+def _matches(fact: str, leaf: str) -> bool:
     pairs = list(zip(fact.split("."), leaf.split("."), strict=False))
     return fact.count(".") == leaf.count(".") and all(a in ("*", b) for a, b in pairs)
 
 
 @OF_EACH_MACHINE
-def test_a_file_s_device_number_can_be_told_from_a_machine_s_facts(name: str) -> None:
+def test_a_machine_s_facts_contain_the_device_numbers_of_its_media(name: str) -> None:
     topology, facts = TOPOLOGIES[name], RECORDED[name]
     if topology.ssd:
         numbers = find_fact(facts, "disks.*.device_number")
