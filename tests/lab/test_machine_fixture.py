@@ -1,4 +1,4 @@
-"""The fixture `machine` for tests of anybody's, the options, and what other plugins see of runs."""
+"""The fixture `machine` for users' tests, the plugin's options, JUnit XML and pytest-xdist."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pmemlab.machines.choice import Choice, MachineChooser
 from pmemlab.machines.protocol import Kind, Result
 from pmemlab.topology import Topology
 
-# Imported as well for the reason that `kept_modules` tells.
+# Imported here too, for the reason given in `kept_modules`.
 from test_scenario_plugin import lab as lab  # isort: skip
 
 pytest_plugins = ["pytester"]
@@ -27,7 +27,7 @@ pytest_plugins = ["pytester"]
 
 @pytest.fixture
 def machines(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was done with machines of any of the lab's own topologies."""
+    """Replaces machines of the lab's own topologies by fakes, and returns the log of their use."""
 
     class Machine(FakeMachine):
         cut = False
@@ -67,7 +67,7 @@ def machines(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def run(pytester: pytest.Pytester, lab: Lab) -> Callable[..., pytest.RunResult]:
-    del lab  # but for its environment
+    del lab  # needed for its environment only
 
     def run(test: str, *arguments: str) -> pytest.RunResult:
         pytester.makepyfile(f"import pytest\n{test}")
@@ -172,7 +172,7 @@ def test_alone(machine):
 
 @pytest.fixture
 def beside(lab: Lab, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Lab:
-    """Scenarios of three topologies, and tests of one of these and of another."""
+    """Scenarios of three topologies, and tests of one of them and of a fourth topology."""
 
     def open_machine(topology: Topology, kind: Kind, *_: object) -> FakeMachine:
         lab.log.append(f"start {topology.name}")
@@ -382,7 +382,7 @@ def test_rates_are_properties_in_junit_xml(lab: Lab, pytester: pytest.Pytester) 
     assert properties["topology"] == "one"
 
 
-# Workers are processes of their own: what they start must be said there.
+# Workers are separate processes, so this conftest.py replaces machines by fakes in each of them.
 OF_WORKERS = """
 import os
 import pmemlab.machines.opening
@@ -414,7 +414,8 @@ pmemlab.machines.opening.open_machine = open_machine
 def run_on_workers(
     lab: Lab, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., pytest.RunResult]:
-    """Of two storage types each, of topologies of their own."""
+    """Returns a function that runs three scenarios on two xdist workers. Each scenario has its own
+    topology and two storage types."""
     pytest.importorskip("xdist", reason="needs pytest-xdist")
     for name in ("a", "b", "c"):
         lab.add(name, topology=f"of-{name}", storage_types="[DRAM, PMEM_MEMKIND]")
@@ -446,7 +447,7 @@ def test_under_xdist_each_worker_runs_its_own_and_one_table_has_all(
     result.assert_outcomes(passed=6)
     lines = log.read_text().splitlines()
     runs = [line.split(" ", 1) for line in lines if " run " in line]
-    assert len(runs) == 6  # none twice
+    assert len(runs) == 6  # none ran twice
     assert len({worker for worker, _ in runs}) == 2
     starts = [line for line in lines if " start " in line]
     assert len(starts) == len([line for line in lines if " stop " in line])

@@ -1,4 +1,4 @@
-"""What the Makefile's targets set up: only what they need."""
+"""Each target of the Makefile sets up only what it needs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CLONE = Path(__file__).parents[2]
 
 
 def _plan(folder: Path, *arguments: str) -> str:
-    """What make would do, in a clone where nothing is set up yet."""
+    """Returns the commands that make would run in a clone where nothing is set up yet."""
     for name in ("Makefile", "pyproject.toml", "constraints.txt", "engine", "lab", "docker"):
         if not (folder / name).exists():
             (folder / name).symlink_to(CLONE / name)
@@ -73,7 +73,7 @@ def test_clean_leaves_nothing_that_git_ignores_but_the_user_s_certificates(tmp_p
         (tmp_path / name).touch()
     ignored = (tmp_path / ".gitignore").read_text().split()
     tops = {line.strip("/") for line in ignored if line.startswith("/") and line.endswith("/")}
-    assert tops <= {name[: len(top)] for name in made for top in tops}  # each is tried here
+    assert tops <= {name[: len(top)] for name in made for top in tops}  # each is in `made`
     subprocess.run(["make", "clean"], cwd=tmp_path, capture_output=True, check=True)
     left = git("status", "--ignored", "--porcelain", "--untracked-files=all").splitlines()
     assert [line for line in left if line.startswith("!!")] == ["!! docker/extra-ca/mine.crt"]

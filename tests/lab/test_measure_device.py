@@ -1,4 +1,4 @@
-"""`pmemlab model measure` and `devices`: files that load, and figures that make sense."""
+"""`pmemlab model measure` and `devices`: device files that load, and plausible figures."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return " ".join(capsys.readouterr().err.split())
 
 
-# --- A measurement makes a file that is one like those of the lab.
+# --- A measurement writes a device file like the lab's own.
 
 
 @pytest.fixture(scope="module")
 def node_s_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a node's measurement, which takes a second, has written over another file by force."""
+    """The file of a node's measurement, which takes a second. --force overwrote another file."""
     output = tmp_path_factory.mktemp("node") / "mine.yaml"
     output.write_text("precious")
     assert main(["model", "measure", "node0", "-o", str(output), "--force", *MEASURE]) == 0
@@ -60,7 +60,7 @@ def test_a_node_s_file_is_loaded_and_says_where_it_is_from(node_s_file: Path) ->
     assert targets.cpu_name() in source.what
     for access in (Access.LOAD, Access.UPDATE, Access.STORE, Access.STORE_STREAMED):
         assert 0 < device.time_ns(access, 256, 1) < 1e6
-    # More threads than were measured get what the most got.
+    # Beyond the measured numbers of threads, the bandwidth stays that of the most threads.
     most = device.bandwidth_mb_per_s("load", "random", 256, os.cpu_count() or 1)
     assert device.bandwidth_mb_per_s("load", "random", 256, 1000) == most
 
@@ -88,7 +88,7 @@ def test_a_folder_s_disk_is_measured_by_reads_and_appends(
     monkeypatch: pytest.MonkeyPatch,
     options: tuple[str, ...],
 ) -> None:
-    monkeypatch.setattr(files, "_IN_FLIGHT", (1, 4))  # a sync of each thread's takes its time
+    monkeypatch.setattr(files, "_IN_FLIGHT", (1, 4))  # each thread's sync takes long
     if find_target(str(tmp_path)).is_memory:
         pytest.skip("the temporary folder is in memory")
     output = tmp_path / "disk.yaml"
@@ -101,11 +101,11 @@ def test_a_folder_s_disk_is_measured_by_reads_and_appends(
     assert device.time_ns(Access.FILE_WRITE, 1 << 20, 1) > 0
     (source,) = device.sources.values()
     assert ("through the page cache" in source.what) == bool(options)
-    assert list(tmp_path.iterdir()) == [output]  # what was measured with is gone
+    assert list(tmp_path.iterdir()) == [output]  # the test files are removed
 
 
 def refused_without_direct_io(capsys: pytest.CaptureFixture[str], *arguments: str) -> str | None:
-    """What it says where the temporary folder's file system has no direct I/O."""
+    """Measures. Returns the error if the temporary folder's file system has no direct I/O."""
     status = main(["model", "measure", *arguments])
     error = capsys.readouterr().err
     if status == 2 and "direct I/O" in error:
@@ -114,7 +114,7 @@ def refused_without_direct_io(capsys: pytest.CaptureFixture[str], *arguments: st
     return None
 
 
-# --- What can't be measured.
+# --- Arguments that are refused.
 
 
 @pytest.mark.parametrize(
@@ -322,9 +322,9 @@ def test_requests_that_can_t_be_are_refused(tmp_path: Path, size: int, threads: 
 
 @pytest.mark.long
 def test_many_threads_on_few_cpus_don_t_add_up_to_more_than_memory_has(tmp_path: Path) -> None:
-    """By the own time of each they would: one that starts late is done in no time."""
+    """A sum of rates over each thread's own time would: a thread that starts late ends quickly."""
     disk = FileYardstick(4 << 20, str(tmp_path), False)
-    many, one = zip(  # in turn, so that both find the same computer
+    many, one = zip(  # in turn, so that both see the same load of the computer
         *(
             [disk.mb_per_s(False, True, 65536, threads, 0.003) for threads in (64, 1)]
             for _ in range(20)
@@ -334,7 +334,7 @@ def test_many_threads_on_few_cpus_don_t_add_up_to_more_than_memory_has(tmp_path:
     assert max(many) < 3 * max(one) * (os.cpu_count() or 1)
 
 
-# --- What is printed.
+# --- Printed tables.
 
 
 def test_all_devices_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -346,7 +346,7 @@ def test_all_devices_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_times_below_a_nanosecond_are_no_zeros(capsys: pytest.CaptureFixture[str]) -> None:
-    """Those of a GPU, which has many accesses in flight."""
+    """A GPU has such times, since it has many accesses in flight."""
     assert main(["model", "devices"]) == 0
     printed = capsys.readouterr().out.splitlines()
     gpus = [line.split()[1:5] for line in printed if line.split()[1:2] == ["gpu"]]

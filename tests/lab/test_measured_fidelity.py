@@ -1,4 +1,4 @@
-"""What was really run and is kept beside the fidelity page, and the runs themselves, small."""
+"""The measurements that are stored for the fidelity page, and small runs of them."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_paced_tier_gives_no_more_than_its_device() -> None:
     (compared,), left_out = compare_paced([point], effort, told.append)
     device, published = lacking(load_device(point.device), 4096, 2)
     assert compared.truth == published
-    # A sleep's least is owed still at the end of each thread.
+    # Each thread may end while it still owes less than the shortest sleep.
     assert 0 < compared.predicted < 1.2 * device.bandwidth_mb_per_s("load", "random", 4096, 2)
     assert left_out == []
     assert told == [str(point)]
@@ -164,14 +164,14 @@ def test_reads_of_files_are_what_a_disk_makes_slower(tmp_path: Path, page_cache:
     assert list(tmp_path.iterdir()) == []
     reads = int(slow.note.split()[0].replace(",", ""))
     if page_cache:
-        assert reads == 0  # it holds the files
+        assert reads == 0  # the page cache holds the files
     else:
         assert reads > 100
         assert slow.predicted >= reads * 1.0  # ms
 
 
 def test_a_run_on_a_node_is_predicted_from_one_on_another() -> None:
-    """This computer's only node in the place of both."""
+    """Uses node0 as both nodes, since this computer may have no other."""
     if not Path("/sys/devices/system/node/node0").is_dir():
         pytest.skip("the kernel tells of no NUMA nodes")
     files = [Path(devices.__file__).with_name(f"optane-100-x{dimms}.yaml") for dimms in (6, 1)]

@@ -1,4 +1,4 @@
-"""The table of a machine's memory. Facts that a case doesn't round are those of real guests."""
+"""The table of a machine's memory. The facts are those of real guests; each case rounds some."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics, and the files that they are kept in."""
+"""Metrics, and the files that store them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     with ResultsFile(tmp_path / "results") as results:
         results.append([METRIC])
         results.append([other])
-        assert list(read_results(results.path)) == [METRIC, other]  # while it is open too
+        assert list(read_results(results.path)) == [METRIC, other]  # readable while still open
 
 
 def test_two_runs_have_two_files(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The rates that are modelled for scenarios on emulated machines."""
+"""The modelled rates of scenarios on emulated machines."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def scenario(name: str, topology: str, sizes: tuple[int, ...] = (), **changed: A
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[int, ...]]]:
-    """What is run on this computer, without running it: a rate of 8 / number of the device."""
+    """Replaces runs on this computer by a fake, and returns the (storage type, sizes) of each. The
+    fake's time per step is proportional to the length of the devices' names."""
     ran: list[tuple[str, tuple[int, ...]]] = []
 
     def run_here(run: Any, _scenario: object, placements: Any) -> dict[tuple[str, ...], Any]:
@@ -56,7 +57,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def unheard(_step: str) -> None:
-    """Nobody waits."""
+    """Ignores a progress message."""
 
 
 def test_the_lab_s_own_machines_stand_for_devices_that_there_are() -> None:
@@ -71,7 +72,7 @@ def test_every_scenario_of_the_lab_has_devices_for_its_tiers_and_a_rated_workloa
     for path in sorted((CLONE / "scenarios").glob("*.yaml")):
         document = load_scenario(path)
         if document.workload.command:
-            continue  # a program of its own isn't rated
+            continue  # a user's own program isn't rated
         for storage_type in document.storage_types:
             assert devices_of(storage_type, document.topology.stands_for) is not None, path
         assert document.workload.rated is not None, path
@@ -141,7 +142,7 @@ def test_storage_types_that_touch_the_same_rows_share_a_run(runs: list[Any]) -> 
 
 def test_a_storage_type_shares_a_run_with_one_whose_tiers_do_the_same() -> None:
     def tiers(storage_type: StorageType) -> list[TierKind]:
-        """Memories do the same with rows; disk tiers don't."""
+        """Returns the tiers with PMem as DRAM. All memories treat rows alike; disk tiers don't."""
         memories = (TierKind.PMEM_LIBPMEM, TierKind.PMEM_MEMKIND)
         kinds = TIER_KINDS[storage_type]
         return [TierKind.DRAM if kind in memories else kind for kind in kinds]

@@ -1,4 +1,4 @@
-"""The model of PMem-based OpenEmbedding: what it is fitted on, and what follows."""
+"""The model of PMem-based OpenEmbedding: its fit, and the predictions that follow from it."""
 
 from __future__ import annotations
 
@@ -138,10 +138,10 @@ def test_one_thread_serves_a_columns_misses_at_most_as_fast_as_memory_allows() -
         return work_ms / rows * 1e6
 
     moves = DRAM.lookup_ns / SETUP.servers.threads
-    # Of one column, each miss waits for the one before: three dependent reads of DRAM, one of PMem.
+    # In a single column, each miss waits for the one before: three dependent DRAM reads, one PMem.
     assert work_ns(1.0) == pytest.approx(moves + 3 * DRAM.lookup_ns + PMEM.lone_load_ns)
     assert work_ns(0.5) == pytest.approx(moves + (work_ns(1.0) - moves) / 2)
-    # Of many columns, the memory's bandwidth is the limit.
+    # With many columns, the memory's bandwidth is the limit.
     assert work_ns(0.001) == pytest.approx(moves + PMEM.load_ns + PMEM.store_ns)
 
 
@@ -183,11 +183,11 @@ def test_recovery_scans_every_row_on_each_node() -> None:
 def test_predictions_stay_when_every_published_figure_but_the_fitted_ones_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Counting takes a minute, and knows nothing of what was published.
+    # The real counts take a minute, and don't depend on published figures.
     monkeypatch.setattr(prediction, "count_cache_accesses", lambda *_: ACCESSES)
     monkeypatch.setattr(prediction, "count_touched_rows", lambda *_: EACH_ROW_ONCE)
     document = yaml.safe_load(PUBLISHED_FILE.read_text())
-    hours = document["epoch_hours"]["dram_ps"]  # the scale of costs, told as such
+    hours = document["epoch_hours"]["dram_ps"]  # the unit of costs, an input by design
     for name, figures in document.items():
         if name not in ("source", "fitted"):
             document[name] = _times(1.7, figures)

@@ -1,4 +1,4 @@
-"""Accesses that the engine counts on a smaller table, against plain models of the same draws."""
+"""Accesses that the engine counts on a scaled-down table, compared with simple models."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ STEP = 50 * SCALE
 
 @cache
 def counted_with(cached: int, skew: float = 1.0) -> CacheAccesses:
-    """Counts of a cache of so many rows of the engine's smaller table: what several tests read."""
+    """Returns counts for a cache of `cached` rows of the scaled-down table. Several tests share
+    them."""
     return count_cache_accesses(ROWS, cached * SCALE, STEP, skew)
 
 
 def plain_lru_misses(rows: int, cached: int, step: int, skew: float) -> float:
-    """Share of pulls that miss a least-recently-used list, one key after the other."""
+    """Returns the share of pulls that miss an LRU list, updated with each step's keys in order."""
     draw = accesses_module._Draw(rows, skew)
     cache: OrderedDict[int, None] = OrderedDict()
     counted = misses = 0
@@ -55,7 +56,7 @@ def test_the_engines_misses_are_those_of_a_plain_lru(skew: float) -> None:
     counted = counted_with(CACHE // SCALE, skew)
     expected = plain_lru_misses(ROWS // SCALE, CACHE // SCALE, STEP // SCALE, skew)
     assert counted.misses == pytest.approx(expected, rel=0.03)
-    # A row that misses twice in a step comes up once; what comes up pushes as much down.
+    # A row that misses twice in a step is promoted once; each promotion demotes another row.
     assert 0.9 * counted.misses < counted.promotions <= counted.misses
     assert counted.demotions == pytest.approx(counted.promotions, rel=0.01)
 
