@@ -108,7 +108,7 @@ def test_two(machine): pass
     ]  # fmt: skip
 
 
-def test_after_a_power_cut_the_next_test_gets_a_machine_anew(
+def test_after_a_power_cut_the_next_test_gets_a_new_machine(
     run: Callable[..., pytest.RunResult], machines: list[str]
 ) -> None:
     test = """
@@ -122,7 +122,7 @@ def test_one(machine, n):
     assert machines == ["start fsdax as guest", "cut fsdax", "stop fsdax"] * 2
 
 
-def test_a_machine_that_was_booted_again_is_the_next_test_s_too(
+def test_a_machine_that_was_booted_again_is_shared_with_the_next_test(
     run: Callable[..., pytest.RunResult], machines: list[str]
 ) -> None:
     test = """
@@ -139,7 +139,7 @@ def test_one(machine, n):
     ]  # fmt: skip
 
 
-def test_a_machine_that_a_test_makes_another_is_an_error_and_no_other_test_s(
+def test_a_machine_that_a_test_changed_is_an_error_and_is_not_shared_further(
     run: Callable[..., pytest.RunResult], machines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FakeMachine, "decay", 1)
@@ -185,32 +185,32 @@ def beside(lab: Lab, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch)
     return lab
 
 
-def test_tests_take_the_machine_on_which_the_scenarios_of_their_topology_ran(beside: Lab) -> None:
+def test_tests_share_the_machine_of_the_scenarios_of_their_topology(beside: Lab) -> None:
     beside.run().assert_outcomes(passed=6)
-    of_it = [line for line in beside.log if "one" in line or line == "test"]
-    assert of_it == ["start one", "run one DRAM", "test", "test", "stop one"]
+    of_topology_one = [line for line in beside.log if "one" in line or line == "test"]
+    assert of_topology_one == ["start one", "run one DRAM", "test", "test", "stop one"]
     assert beside.log.count("start dram") == beside.log.count("stop dram") == 1
 
 
-def test_a_container_is_given_back_since_others_may_wait_for_it(beside: Lab) -> None:
+def test_a_lab_container_is_given_back_between_scenarios_and_tests(beside: Lab) -> None:
     beside.run(machine="container").assert_outcomes(passed=6)
-    of_it = [line for line in beside.log if "one" in line or line == "test"]
-    assert of_it == [
+    of_topology_one = [line for line in beside.log if "one" in line or line == "test"]
+    assert of_topology_one == [
         "start one", "run one DRAM", "stop one", "start one", "test", "test", "stop one",
     ]  # fmt: skip
 
 
-def test_a_throwaway_container_is_taken_too_since_nobody_else_waits_for_it(
+def test_a_throwaway_container_is_shared_by_scenarios_and_tests(
     beside: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     throwaway = Choice("container", "the lab has none up", is_throwaway=True)
     monkeypatch.setattr(MachineChooser, "choose", lambda *_: throwaway)
     beside.run().assert_outcomes(passed=6)
-    of_it = [line for line in beside.log if "one" in line or line == "test"]
-    assert of_it == ["start one", "run one DRAM", "test", "test", "stop one"]
+    of_topology_one = [line for line in beside.log if "one" in line or line == "test"]
+    assert of_topology_one == ["start one", "run one DRAM", "test", "test", "stop one"]
 
 
-def test_they_come_next_after_these(beside: Lab) -> None:
+def test_tests_run_right_after_the_scenarios_of_their_topology(beside: Lab) -> None:
     lines = [line for line in beside.run("-v").outlines if "PASSED" in line]
     assert [line.split()[0] for line in lines] == [
         "scenarios/a.yaml::DRAM",
@@ -222,7 +222,7 @@ def test_they_come_next_after_these(beside: Lab) -> None:
     ]
 
 
-def test_a_machine_that_broke_in_a_scenario_is_not_taken(beside: Lab) -> None:
+def test_a_machine_that_broke_in_a_scenario_is_not_shared(beside: Lab) -> None:
     def breaks(storage_type: str) -> Result:
         raise MachineDiedError(f"died of {storage_type}")
 
@@ -231,7 +231,7 @@ def test_a_machine_that_broke_in_a_scenario_is_not_taken(beside: Lab) -> None:
     assert beside.log.count("start one") == beside.log.count("stop one") == 2
 
 
-def test_a_machine_that_no_test_comes_to_take_is_stopped(beside: Lab) -> None:
+def test_a_machine_that_started_ahead_for_no_test_is_stopped(beside: Lab) -> None:
     def fail(_argv: object) -> Result:
         wait_until(lambda: "start one" in beside.log)
         return Result(1, "", "no")
@@ -241,7 +241,7 @@ def test_a_machine_that_no_test_comes_to_take_is_stopped(beside: Lab) -> None:
     assert beside.log.count("start one") == beside.log.count("stop one") == 1
 
 
-def test_a_machine_that_can_t_be_proved_is_an_error_and_no_failure(
+def test_a_machine_that_cannot_be_opened_is_an_error_and_not_a_failure(
     run: Callable[..., pytest.RunResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(topology: Topology, kind: Kind, *_: object) -> FakeMachine:
@@ -264,7 +264,7 @@ def test_a_machine_that_can_t_be_proved_is_an_error_and_no_failure(
         ("with pytest.raises(LabError): raise LabError", "passed"),
     ],
 )
-def test_a_lab_that_breaks_in_a_test_is_an_error_and_a_test_that_fails_is_a_failure(
+def test_a_broken_lab_is_an_error_and_a_failing_test_is_a_failure(
     run: Callable[..., pytest.RunResult],
     machines: list[str],
     tmp_path: Path,
@@ -298,7 +298,7 @@ def test_a_lab_error_of_a_test_without_the_fixture_is_that_test_s_failure(
 
 
 @pytest.mark.usefixtures("machines")
-def test_this_computer_takes_no_machine_s_place_unless_asked(
+def test_this_computer_replaces_a_machine_only_on_request(
     run: Callable[..., pytest.RunResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lacking = [MissingRequirementError("no QEMU", "apt-get install qemu-system-x86")]
@@ -312,7 +312,7 @@ def test_this_computer_takes_no_machine_s_place_unless_asked(
 
 
 @pytest.mark.parametrize("mark", ["", "@pytest.mark.pmemlab\n", "@pytest.mark.pmemlab(3)\n"])
-def test_a_test_that_names_no_topology_is_told_how(
+def test_a_test_without_a_topology_gets_an_error_that_shows_the_mark(
     run: Callable[..., pytest.RunResult], mark: str
 ) -> None:
     result = run(f"{mark}def test_mine(machine): pass")
@@ -321,7 +321,7 @@ def test_a_test_that_names_no_topology_is_told_how(
     assert result.ret != 0
 
 
-def test_a_test_that_asks_for_the_fixture_while_it_runs_is_told_how(
+def test_a_test_that_requests_the_fixture_while_it_runs_gets_an_error_that_says_how(
     run: Callable[..., pytest.RunResult],
 ) -> None:
     test = """
@@ -332,7 +332,7 @@ def test_mine(request):
     run(test).stdout.fnmatch_lines(["*needs a mark with the topologies*among its arguments"])
 
 
-def test_a_topology_that_there_is_not_is_named(run: Callable[..., pytest.RunResult]) -> None:
+def test_an_unknown_topology_is_named(run: Callable[..., pytest.RunResult]) -> None:
     result = run('@pytest.mark.pmemlab("fsdx")\ndef test_mine(machine): pass')
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*there is no 'fsdx'*"])
@@ -345,13 +345,15 @@ def test_a_test_without_the_fixture_starts_nothing(
     assert machines == []
 
 
-def test_the_short_options_work_where_nobody_else_has_them(lab: Lab) -> None:
+def test_the_short_options_work_if_no_other_plugin_defines_them(lab: Lab) -> None:
     lab.add("a", topology="one", storage_types="[DRAM, PMEM_MEMKIND]")
     lab.add("b", topology="two")
     lab.run("--topology", "one", "--storage-type=DRAM").assert_outcomes(passed=1, deselected=2)
 
 
-def test_an_option_of_a_conftest_s_keeps_its_meaning(lab: Lab, pytester: pytest.Pytester) -> None:
+def test_an_option_that_a_conftest_defines_keeps_its_meaning(
+    lab: Lab, pytester: pytest.Pytester
+) -> None:
     pytester.makeconftest("""
         def pytest_addoption(parser):
             parser.addoption("--topology", default="theirs")
@@ -365,7 +367,7 @@ def test_an_option_of_a_conftest_s_keeps_its_meaning(lab: Lab, pytester: pytest.
     result.stdout.fnmatch_lines(["theirs is ring"])
 
 
-def test_what_follows_two_dashes_is_left_alone(lab: Lab, pytester: pytest.Pytester) -> None:
+def test_arguments_after_two_dashes_are_left_alone(lab: Lab, pytester: pytest.Pytester) -> None:
     lab.add("a", topology="one")
     pytester.path.joinpath("--machine").mkdir()
     lab.run("--", "--machine").assert_outcomes(passed=1)
@@ -383,7 +385,7 @@ def test_rates_are_properties_in_junit_xml(lab: Lab, pytester: pytest.Pytester) 
 
 
 # Workers are separate processes, so this conftest.py replaces machines by fakes in each of them.
-OF_WORKERS = """
+CONFTEST_OF_WORKERS = """
 import os
 import pmemlab.machines.opening
 from played_qemu import wait_until
@@ -419,7 +421,7 @@ def run_on_workers(
     pytest.importorskip("xdist", reason="needs pytest-xdist")
     for name in ("a", "b", "c"):
         lab.add(name, topology=f"of-{name}", storage_types="[DRAM, PMEM_MEMKIND]")
-    pytester.makeconftest(OF_WORKERS)
+    pytester.makeconftest(CONFTEST_OF_WORKERS)
     here = str(Path(__file__).parent)
     lab_folder = str(Path(pmemlab.__file__).parents[1])
     monkeypatch.setenv("PYTHONPATH", ":".join([here, lab_folder, *filter(None, sys.path)]))
@@ -439,7 +441,7 @@ def rows_of_table(result: pytest.RunResult) -> list[str]:
 
 
 @pytest.mark.long
-def test_under_xdist_each_worker_runs_its_own_and_one_table_has_all(
+def test_under_xdist_each_worker_runs_its_scenarios_and_one_table_has_all(
     run_on_workers: Callable[..., pytest.RunResult], pytester: pytest.Pytester
 ) -> None:
     result = run_on_workers()
@@ -457,7 +459,7 @@ def test_under_xdist_each_worker_runs_its_own_and_one_table_has_all(
 
 
 @pytest.mark.long
-def test_what_a_worker_of_xdist_found_before_it_died_is_in_the_table(
+def test_the_results_of_an_xdist_worker_that_died_are_in_the_table(
     run_on_workers: Callable[..., pytest.RunResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DIES_ON", "of-b PMEM_MEMKIND")
@@ -467,7 +469,7 @@ def test_what_a_worker_of_xdist_found_before_it_died_is_in_the_table(
 
 
 @pytest.mark.long
-def test_a_selection_that_no_scenario_has_is_a_usage_error_under_xdist_too(
+def test_an_empty_selection_is_a_usage_error_under_xdist_too(
     run_on_workers: Callable[..., pytest.RunResult],
 ) -> None:
     result = run_on_workers("--pmemlab-topology", "nope")

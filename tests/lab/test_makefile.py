@@ -33,14 +33,14 @@ def test_a_command_that_trains_nothing_installs_neither_pytorch_nor_the_engine(
     assert "g++" not in plan
 
 
-def test_tests_get_pytorch_before_all_that_wants_it(tmp_path: Path) -> None:
+def test_for_tests_pytorch_is_installed_before_its_dependents(tmp_path: Path) -> None:
     plan = _plan(tmp_path, "test")
     assert plan.index("torch_wheel.py constraints.txt install") < plan.index(
         "-r .venv/requirements.txt"
     )
 
 
-def test_scenarios_install_neither_pytorch_nor_what_checks_the_repository(tmp_path: Path) -> None:
+def test_scenarios_install_neither_pytorch_nor_development_tools(tmp_path: Path) -> None:
     plan = _plan(tmp_path, "scenarios")
     assert "extras.py engine 'lab[report]'" in plan
     for wanted_by_others in ("torch", "keras", "cluster", "dev"):
@@ -54,7 +54,7 @@ def test_wheels_are_installed_without_an_index_and_without_a_compiler(tmp_path: 
     assert "torch_wheel.py" not in plan
 
 
-def test_clean_leaves_nothing_that_git_ignores_but_the_user_s_certificates(tmp_path: Path) -> None:
+def test_clean_removes_all_ignored_files_except_the_user_s_certificates(tmp_path: Path) -> None:
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(tmp_path), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -79,7 +79,9 @@ def test_clean_leaves_nothing_that_git_ignores_but_the_user_s_certificates(tmp_p
     assert [line for line in left if line.startswith("!!")] == ["!! docker/extra-ca/mine.crt"]
 
 
-def test_clean_cache_removes_what_lab_and_powercut_cached_and_nothing_else(tmp_path: Path) -> None:
+def test_clean_cache_removes_the_caches_of_lab_and_powercut_and_nothing_else(
+    tmp_path: Path,
+) -> None:
     lab, powercut = tmp_path / "my cache", tmp_path / "its cache"
     (lab / "kernel-1234-6.1.0").mkdir(parents=True)
     (powercut / "library-1234").mkdir(parents=True)

@@ -42,7 +42,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def node_s_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def node_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The file of a node's measurement, which takes a second. --force overwrote another file."""
     output = tmp_path_factory.mktemp("node") / "mine.yaml"
     output.write_text("precious")
@@ -50,8 +50,8 @@ def node_s_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
-def test_a_node_s_file_is_loaded_and_says_where_it_is_from(node_s_file: Path) -> None:
-    device = load_device(node_s_file)
+def test_a_node_s_file_can_be_loaded_and_names_its_source(node_file: Path) -> None:
+    device = load_device(node_file)
     assert (device.name, device.kind, device.cpu_cache_bytes) == ("mine", "memory", 32 << 20)
     (source,) = device.sources.values()
     assert source.title == "measured here"
@@ -65,12 +65,12 @@ def test_a_node_s_file_is_loaded_and_says_where_it_is_from(node_s_file: Path) ->
     assert device.bandwidth_mb_per_s("load", "random", 256, 1000) == most
 
 
-def test_a_file_of_less_memory_than_its_caches_says_so(node_s_file: Path) -> None:
-    assert any("holds up to 100%" in note for note in load_device(node_s_file).notes)
+def test_a_measurement_of_memory_that_fits_the_caches_says_so(node_file: Path) -> None:
+    assert any("holds up to 100%" in note for note in load_device(node_file).notes)
 
 
 @pytest.mark.skipif(not os.access(SHM, os.W_OK), reason="no /dev/shm to measure")
-def test_a_folder_in_memory_is_measured_as_memory_and_isn_t_called_persistent(
+def test_a_folder_in_memory_is_measured_as_memory_and_not_called_persistent(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "shm.yaml"
@@ -143,7 +143,7 @@ def refused_without_direct_io(capsys: pytest.CaptureFixture[str], *arguments: st
         (["node0", "-o", "a.yaml", "--page-cache"], "--page-cache: node0 is memory and has none"),
     ],
 )
-def test_what_can_t_be_measured_is_said_before_anything_is(
+def test_wrong_arguments_are_refused_before_anything_is_measured(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -157,7 +157,7 @@ def test_what_can_t_be_measured_is_said_before_anything_is(
 
 
 @pytest.mark.long
-def test_the_least_size_that_is_told_is_enough(
+def test_the_minimum_size_in_the_error_is_sufficient(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ("-o", str(tmp_path / "disk.yaml"), "--page-cache", "--seconds", "0.001")
@@ -170,17 +170,17 @@ def test_the_least_size_that_is_told_is_enough(
     measured(capsys, str(tmp_path), *arguments, "--size", told[1])
 
 
-def test_a_file_that_is_there_is_overwritten_only_by_force(
-    tmp_path: Path, node_s_file: Path, capsys: pytest.CaptureFixture[str]
+def test_an_existing_file_is_overwritten_only_with_force(
+    tmp_path: Path, node_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "mine.yaml"
     output.write_text("precious")
     assert "is there already" in refused(capsys, "node0", "-o", str(output), *MEASURE)
     assert output.read_text() == "precious"
-    assert load_device(node_s_file).name == "mine"
+    assert load_device(node_file).name == "mine"
 
 
-def test_a_full_disk_leaves_the_file_that_was_to_be_overwritten(
+def test_a_full_disk_keeps_the_file_that_was_to_be_overwritten(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = tmp_path / "mine.yaml"
@@ -200,7 +200,7 @@ def nodes(folder: Path, *described: tuple[str, str, str, int]) -> None:
         )
 
 
-def test_a_node_without_cpus_is_measured_from_the_nearest_that_has_some(
+def test_a_node_without_cpus_is_measured_from_the_nearest_node_with_cpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, *others = sorted(os.sched_getaffinity(0))
@@ -255,7 +255,7 @@ def test_a_folder_whose_files_are_in_memory_is_no_disk(
     assert found.is_memory
 
 
-def test_each_thread_has_a_cpu() -> None:
+def test_thread_counts_are_powers_of_two_up_to_the_number_of_cpus() -> None:
     assert [thread_counts(cpus) for cpus in (1, 2, 3, 8, 12)] == [
         (1,),
         (1, 2),
@@ -275,7 +275,7 @@ def memory() -> MemoryYardstick:
 
 @pytest.mark.parametrize("operation", list(MemoryOperation))
 @pytest.mark.parametrize("random", [True, False])
-def test_memory_is_moved_at_a_rate_that_memory_has(
+def test_a_measured_memory_bandwidth_is_plausible(
     memory: MemoryYardstick, operation: MemoryOperation, random: bool
 ) -> None:
     try:
@@ -292,19 +292,17 @@ def test_dependent_loads_at_random_take_longer_than_in_sequence(memory: MemoryYa
 
 
 @pytest.mark.parametrize(("size", "threads"), [(0, 1), (100, 1), (64, 0), (64 << 20, 2)])
-def test_accesses_that_can_t_be_are_refused(
-    memory: MemoryYardstick, size: int, threads: int
-) -> None:
+def test_impossible_accesses_are_refused(memory: MemoryYardstick, size: int, threads: int) -> None:
     with pytest.raises(EmbStoreError, match=r"^(access_bytes|threads): "):
         memory.mb_per_s(MemoryOperation.LOAD, True, size, threads, 0.01)
 
 
-def test_memory_of_a_node_that_isn_t_there_is_an_error() -> None:
+def test_memory_of_a_missing_node_is_an_error() -> None:
     with pytest.raises(MissingDeviceError, match="can't take memory of NUMA node 1000"):
         MemoryYardstick(2 << 20, node=1000)
 
 
-def test_a_folder_that_can_t_be_written_is_an_error(tmp_path: Path) -> None:
+def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     for make in (
         lambda: MemoryYardstick(2 << 20, directory=str(tmp_path / "none")),
         lambda: FileYardstick(2 << 20, str(tmp_path / "none"), False),
@@ -314,14 +312,14 @@ def test_a_folder_that_can_t_be_written_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("size", "threads"), [(0, 1), (100, 1), (512, 0), (4 << 20, 1)])
-def test_requests_that_can_t_be_are_refused(tmp_path: Path, size: int, threads: int) -> None:
+def test_impossible_requests_are_refused(tmp_path: Path, size: int, threads: int) -> None:
     disk = FileYardstick(2 << 20, str(tmp_path), False)
     with pytest.raises(EmbStoreError, match=r"^(request_bytes|threads): "):
         disk.mb_per_s(False, True, size, threads, 0.01)
 
 
 @pytest.mark.long
-def test_many_threads_on_few_cpus_don_t_add_up_to_more_than_memory_has(tmp_path: Path) -> None:
+def test_many_threads_on_few_cpus_do_not_exceed_the_memory_s_bandwidth(tmp_path: Path) -> None:
     """A sum of rates over each thread's own time would: a thread that starts late ends quickly."""
     disk = FileYardstick(4 << 20, str(tmp_path), False)
     many, one = zip(  # in turn, so that both see the same load of the computer
@@ -345,7 +343,9 @@ def test_all_devices_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "public" in printed  # of Optane 200
 
 
-def test_times_below_a_nanosecond_are_no_zeros(capsys: pytest.CaptureFixture[str]) -> None:
+def test_times_below_a_nanosecond_are_not_printed_as_zero(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """A GPU has such times, since it has many accesses in flight."""
     assert main(["model", "devices"]) == 0
     printed = capsys.readouterr().out.splitlines()
@@ -378,8 +378,8 @@ def test_an_unknown_device_is_an_error_of_the_lab(capsys: pytest.CaptureFixture[
     assert "tape: no device of this name; there are a100-80, cxl-asic" in capsys.readouterr().err
 
 
-def test_a_measured_file_says_its_figures_in_four_digits(node_s_file: Path) -> None:
-    document = yaml.safe_load(node_s_file.read_text())
+def test_a_measured_file_has_figures_of_four_digits(node_file: Path) -> None:
+    document = yaml.safe_load(node_file.read_text())
     values = [v for c in document["bandwidth"] for p in c["points"] for v in p["values"]]
     assert len(values) > 40
     assert all(value == float(f"{value:.4g}") for value in values)

@@ -33,7 +33,7 @@ FAR = replace(NEAR, name="far", predicted=150.0)
 SMALL = Training(rows=4000, batch=256, steps=3, repetitions=1)
 
 
-def test_what_was_run_is_kept_with_its_date_and_computer_and_nothing_else_goes(
+def test_a_measurement_is_stored_with_date_and_computer_beside_the_others(
     tmp_path: Path,
 ) -> None:
     kept = tmp_path / "measured.json"
@@ -48,7 +48,7 @@ def test_what_was_run_is_kept_with_its_date_and_computer_and_nothing_else_goes(
     assert "CPUs" in paced.computer
 
 
-def test_the_page_shows_what_the_file_has_and_says_why_aims_were_missed(tmp_path: Path) -> None:
+def test_the_page_shows_the_stored_measurements_and_explains_missed_aims(tmp_path: Path) -> None:
     kept = tmp_path / "measured.json"
     assert measured_sections(kept) == ()
     keep_measured(kept, "paced", Measured("today", "a computer", (NEAR,), ("one: why",)))
@@ -64,7 +64,7 @@ def test_the_page_shows_what_the_file_has_and_says_why_aims_were_missed(tmp_path
     assert len(section.remarks) == 1
 
 
-def test_a_full_disk_leaves_what_was_kept_and_the_page(
+def test_a_full_disk_keeps_the_stored_measurements_and_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept, page = tmp_path / "measured.json", tmp_path / "FIDELITY.md"
@@ -96,7 +96,7 @@ def test_a_damaged_file_is_refused_by_its_name(tmp_path: Path, text: str, messag
         read_measured(kept)
 
 
-def test_a_figure_that_is_none_is_refused_by_its_field(tmp_path: Path) -> None:
+def test_a_figure_that_is_not_a_number_is_refused_by_its_field(tmp_path: Path) -> None:
     kept = tmp_path / "measured.json"
     keep_measured(kept, "paced", Measured("today", "here", (NEAR,), ()))
     document = json.loads(kept.read_text())
@@ -106,7 +106,7 @@ def test_a_figure_that_is_none_is_refused_by_its_field(tmp_path: Path) -> None:
         read_measured(kept)
 
 
-def test_the_device_lacks_what_it_is_held_against() -> None:
+def test_the_device_lacks_the_figure_that_it_is_compared_with() -> None:
     whole = load_device("optane-100-x1")
     device, published = lacking(whole, 512, 4)
     assert published == whole.bandwidth_mb_per_s("load", "random", 512, 4)
@@ -117,12 +117,12 @@ def test_the_device_lacks_what_it_is_held_against() -> None:
 
 
 @pytest.mark.parametrize("size_threads", [(64, 4), (512, 1), (500, 4)])
-def test_what_has_no_neighbours_cant_be_foretold(size_threads: tuple[int, int]) -> None:
+def test_a_figure_without_neighbours_cannot_be_predicted(size_threads: tuple[int, int]) -> None:
     with pytest.raises(LabError, match="don't lie between published figures"):
         lacking(load_device("optane-100-x1"), *size_threads)
 
 
-def test_a_paced_tier_gives_no_more_than_its_device() -> None:
+def test_a_paced_tier_is_not_faster_than_its_device() -> None:
     point = Point("optane-100-x1", 4096, 2)
     told: list[str] = []
     effort = Effort(seconds=0.05, repetitions=2, margin=5.0)
@@ -135,7 +135,7 @@ def test_a_paced_tier_gives_no_more_than_its_device() -> None:
     assert told == [str(point)]
 
 
-def test_a_point_that_cant_be_foretold_is_left_out_by_name() -> None:
+def test_a_point_that_cannot_be_predicted_is_named_as_left_out() -> None:
     compared, left_out = compare_paced(
         [Point("nvme-p4510", 4096, 2), Point("optane-100-x1", 64, 2)], Effort(), lambda _: None
     )
@@ -144,7 +144,7 @@ def test_a_point_that_cant_be_foretold_is_left_out_by_name() -> None:
     assert "64 bytes by 2 threads" in left_out[1]
 
 
-def test_slow_motion_takes_as_many_times_as_long() -> None:
+def test_slow_motion_multiplies_all_times() -> None:
     whole = load_device("ddr4-2666-x6")
     slow = SlowMotion(whole, 7.0)
     assert slow.time_ns(Access.LOAD, 256, 3) == 7 * whole.time_ns(Access.LOAD, 256, 3)
@@ -157,7 +157,9 @@ class SlowDisk(Slow):
 
 
 @pytest.mark.parametrize("page_cache", [False, True])
-def test_reads_of_files_are_what_a_disk_makes_slower(tmp_path: Path, page_cache: bool) -> None:
+def test_a_slow_disk_slows_file_reads_down_unless_the_page_cache_has_them(
+    tmp_path: Path, page_cache: bool
+) -> None:
     quick = compare_disk(tmp_path, SlowDisk("quick", 1.0), page_cache, SMALL)
     slow = compare_disk(tmp_path, SlowDisk("slow", 1e6), page_cache, SMALL)
     assert quick.truth > 0
@@ -170,7 +172,7 @@ def test_reads_of_files_are_what_a_disk_makes_slower(tmp_path: Path, page_cache:
         assert slow.predicted >= reads * 1.0  # ms
 
 
-def test_a_run_on_a_node_is_predicted_from_one_on_another() -> None:
+def test_a_run_on_one_node_is_predicted_from_a_run_on_another() -> None:
     """Uses node0 as both nodes, since this computer may have no other."""
     if not Path("/sys/devices/system/node/node0").is_dir():
         pytest.skip("the kernel tells of no NUMA nodes")
@@ -188,20 +190,20 @@ def test_a_run_on_a_node_is_predicted_from_one_on_another() -> None:
     assert all(each.truth > 0 and each.predicted > 0 for each in compared)
 
 
-def test_a_node_that_no_table_can_be_on_is_named(tmp_path: Path) -> None:
+def test_a_node_on_which_training_fails_is_named(tmp_path: Path) -> None:
     training = NodeTraining(rows=100, batch=10, steps=1, repetitions=1)
     with pytest.raises(LabError, match=r"node0: no table could be trained there: .*gone\.yaml"):
         compare_nodes("node0", "node0", [tmp_path / "gone.yaml"] * 2, training)
 
 
-def test_memory_is_no_disk_to_compare_with() -> None:
+def test_a_folder_in_memory_is_refused_as_a_disk() -> None:
     from rich.console import Console
 
     with pytest.raises(MeasuringError, match=r"/dev/shm: is memory; give a folder on a disk"):
         compare_this_computer(Path("/dev/shm"), SMALL, Console(quiet=True))
 
 
-def test_the_command_keeps_what_it_ran_and_shows_it(
+def test_the_command_stores_its_measurements_and_shows_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept, page = tmp_path / "measured.json", tmp_path / "page.md"

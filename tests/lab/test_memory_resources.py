@@ -64,7 +64,7 @@ _CASES: dict[str, tuple[dict[str, object], MemoryResources]] = {
 
 
 @pytest.mark.parametrize("name", _CASES)
-def test_memory_is_tabled_by_its_use(name: str) -> None:
+def test_memory_is_listed_by_its_use(name: str) -> None:
     rounded, expected = _CASES[name]
     resources = memory_resources(load_topology(name), recorded_facts(name) | rounded)
     assert resources == expected
@@ -88,7 +88,7 @@ def test_the_table_has_ipmctl_s_rows_and_columns() -> None:
     ]
 
 
-def test_memory_that_could_not_be_read_is_no_table_of_zeros() -> None:
+def test_unreadable_memory_is_an_error_and_not_zeros() -> None:
     facts = recorded_facts("fsdax")
     del facts["persistent_bytes"]
     facts["unreadable"] = {"persistent_bytes": "/proc/iomem shows its addresses to root alone"}

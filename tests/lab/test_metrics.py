@@ -27,7 +27,7 @@ METRIC = Metric(
 )
 
 
-def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+def test_written_metrics_are_read_back(tmp_path: Path) -> None:
     other = replace(METRIC, name="auc", value=None, not_judged=("where rows lie",))
     with ResultsFile(tmp_path / "results") as results:
         results.append([METRIC])
@@ -73,7 +73,7 @@ def test_a_prediction_is_modelled() -> None:
         replace(METRIC, name="modelled_samples_per_s")
 
 
-def test_devices_are_read_back_and_older_files_have_none(tmp_path: Path) -> None:
+def test_devices_are_read_back_and_may_be_missing_in_older_files(tmp_path: Path) -> None:
     modelled = replace(METRIC, kind="modelled", devices=("ddr5-snc", None))
     with ResultsFile(tmp_path) as results:
         results.append([modelled])
@@ -86,14 +86,14 @@ def test_devices_are_read_back_and_older_files_have_none(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("line", ["[1]", '"auc"', '{"devices": 3}', '{"devices": null}'])
-def test_a_line_that_is_no_object_of_a_metric_is_named(tmp_path: Path, line: str) -> None:
+def test_a_line_that_is_not_a_metric_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "run.jsonl"
     path.write_text(line + "\n")
     with pytest.raises(ValueError, match=r"run\.jsonl:1: not a metric"):
         list(read_results(path))
 
 
-def test_the_commit_says_where_the_tree_differs(tmp_path: Path) -> None:
+def test_the_commit_says_if_the_tree_has_changes(tmp_path: Path) -> None:
     assert commit_of(tmp_path) == "unknown"
     git = ["git", "-c", "user.name=x", "-c", "user.email=x@example.org", "-C", str(tmp_path)]
     (tmp_path / "file").write_text("1")

@@ -56,11 +56,11 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[int, ...]]]:
     return ran
 
 
-def unheard(_step: str) -> None:
+def ignore_step(_step: str) -> None:
     """Ignores a progress message."""
 
 
-def test_the_lab_s_own_machines_stand_for_devices_that_there_are() -> None:
+def test_the_lab_s_own_machines_stand_for_existing_devices() -> None:
     for name in topology_names():
         stands_for = load_topology(name).stands_for
         assert stands_for.dram, name
@@ -101,7 +101,7 @@ def test_each_tier_is_on_the_device_of_its_kind(
     assert devices_of("HBM_DRAM", replace(whole, gpu="")) is None
 
 
-def test_what_several_scenarios_need_is_run_once(runs: list[Any]) -> None:
+def test_a_run_that_several_scenarios_need_is_made_once(runs: list[Any]) -> None:
     selected = [
         (scenario("nvme", "nvme", (1000,)), "DRAM_SSDHASH"),
         (scenario("sata", "sata", (1000,)), "DRAM_SSDHASH"),
@@ -111,13 +111,13 @@ def test_what_several_scenarios_need_is_run_once(runs: list[Any]) -> None:
     model = RateModel(selected)
     assert runs == []
     for each, storage_type in selected:
-        assert model.rate(each, storage_type, unheard) is not None
+        assert model.rate(each, storage_type, ignore_step) is not None
     assert runs == [("DRAM_SSDHASH", (4000,)), ("DRAM", ()), ("DRAM_SSDHASH", (8000,))]
 
 
-def test_one_tier_is_beside_dram_by_the_same_run(runs: list[Any]) -> None:
+def test_a_storage_type_of_one_tier_shares_its_run_with_dram(runs: list[Any]) -> None:
     each = scenario("fsdax", "fsdax", (1000,))
-    rate = RateModel([(each, "PMEM_LIBPMEM")]).rate(each, "PMEM_LIBPMEM", unheard)
+    rate = RateModel([(each, "PMEM_LIBPMEM")]).rate(each, "PMEM_LIBPMEM", ignore_step)
     assert rate is not None
     assert rate.devices == ("optane-100-x6",)
     assert rate.dram_ratio == len("ddr4-2666-x6") / len("optane-100-x6")
@@ -134,13 +134,13 @@ def test_storage_types_that_touch_the_same_rows_share_a_run(runs: list[Any]) -> 
         (scenario("alone", "nvme", (1000,)), "LEVELDB"),
     ]
     model = RateModel(selected)
-    rates = [model.rate(each, storage_type, unheard) for each, storage_type in selected]
+    rates = [model.rate(each, storage_type, ignore_step) for each, storage_type in selected]
     told = [rate.devices for rate in rates if rate is not None]
     assert told == [("optane-100-x6",)] * 2 + [("ddr4-2666-x6", "nvme-p4510")] * 4
     assert sorted(runs) == [("DRAM", ()), ("DRAM_LEVELDB", (4000,)), ("DRAM_SSDHASH", (4000,))]
 
 
-def test_a_storage_type_shares_a_run_with_one_whose_tiers_do_the_same() -> None:
+def test_storage_types_that_share_a_run_have_equivalent_tiers() -> None:
     def tiers(storage_type: StorageType) -> list[TierKind]:
         """Returns the tiers with PMem as DRAM. All memories treat rows alike; disk tiers don't."""
         memories = (TierKind.PMEM_LIBPMEM, TierKind.PMEM_MEMKIND)
@@ -151,16 +151,16 @@ def test_a_storage_type_shares_a_run_with_one_whose_tiers_do_the_same() -> None:
         assert tiers(storage_type) == tiers(runs_as), storage_type
 
 
-def test_rows_on_a_gpu_are_beside_a_run_of_their_own_in_dram(runs: list[Any]) -> None:
+def test_rows_on_a_gpu_are_compared_with_a_separate_run_in_dram(runs: list[Any]) -> None:
     each = scenario("hbm", "dram", (1000,))
-    rate = RateModel([(each, "HBM")]).rate(each, "HBM", unheard)
+    rate = RateModel([(each, "HBM")]).rate(each, "HBM", ignore_step)
     assert rate is not None
     assert rate.devices == ("a100-80",)
     assert rate.dram_ratio == len("ddr4-2666-x6") / len("a100-80")
     assert runs == [("HBM", (4000,)), ("DRAM", ())]
 
 
-def test_what_this_computer_did_beside_a_run_changes_no_ratio(
+def test_this_computer_s_own_computing_time_does_not_change_ratios(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     computing = {"DRAM": 900.0, "DRAM_SSDHASH": 6.0, "DRAM_PMEM": 40.0}  # ms a step
@@ -180,13 +180,13 @@ def test_what_this_computer_did_beside_a_run_changes_no_ratio(
         (scenario("dram", "dram"), "DRAM"),
     ]
     model = RateModel(selected)
-    rates = [model.rate(each, storage_type, unheard) for each, storage_type in selected]
+    rates = [model.rate(each, storage_type, ignore_step) for each, storage_type in selected]
     assert [rate and rate.samples_per_s for rate in rates] == [1000, 1600, 2000]
     assert rates[0] is not None
     assert rates[0].dram_ratio == 0.5
 
 
-def test_a_step_waits_for_the_thread_that_moves_rows_where_that_is_busier() -> None:
+def test_a_step_waits_for_the_thread_that_moves_rows_if_that_takes_longer() -> None:
     step = {"samples_per_s": 100.0, "step_ms": {"tier0": 2.0, "compute": 3.0, "moves": 5.0}}
     predicted = modelled_rates._step(step)
     assert predicted.samples_per_s(3.0) == 100
@@ -202,7 +202,7 @@ def test_without_devices_or_a_rated_workload_there_is_no_rate(runs: list[Any]) -
             topology=replace(load_topology("fsdax"), stands_for=StandsFor()),
         ),
     ):
-        assert RateModel([(each, "DRAM_PMEM")]).rate(each, "DRAM_PMEM", unheard) is None
+        assert RateModel([(each, "DRAM_PMEM")]).rate(each, "DRAM_PMEM", ignore_step) is None
     assert runs == []
 
 
@@ -211,8 +211,8 @@ def test_rows_on_a_gpu_are_rated_without_one() -> None:
     mixed_scenario = scenario("hbm-dram", "dram", (64 << 10, 4 << 20))
     whole_scenario = scenario("hbm", "dram", (4 << 20,))
     model = RateModel([(mixed_scenario, "HBM_DRAM"), (whole_scenario, "HBM")])
-    mixed = model.rate(mixed_scenario, "HBM_DRAM", unheard)
-    all_there = model.rate(whole_scenario, "HBM", unheard)
+    mixed = model.rate(mixed_scenario, "HBM_DRAM", ignore_step)
+    all_there = model.rate(whole_scenario, "HBM", ignore_step)
     assert mixed is not None
     assert all_there is not None
     assert mixed.devices == ("a100-80", "ddr4-2666-x6")
@@ -234,13 +234,13 @@ def test_a_rate_comes_from_a_run_on_this_computer(storage_type: str) -> None:
         assert rate.dram_ratio < 1  # most rows are on a disk
 
 
-def test_a_run_that_fails_says_why() -> None:
+def test_a_failed_run_is_an_error_with_its_reason() -> None:
     each = scenario("nvme", "nvme", rated=Rated(1, {"rows": -1}))
     with pytest.raises(LabError, match=r"tables on DRAM, on this computer: .*-1 is not above 0"):
-        RateModel([(each, "DRAM")]).rate(each, "DRAM", unheard)
+        RateModel([(each, "DRAM")]).rate(each, "DRAM", ignore_step)
 
 
-def test_a_line_says_that_it_works_how_fast_on_what_and_what_that_costs() -> None:
+def test_a_line_has_devices_rate_ratio_and_price() -> None:
     each = scenario("fsdax", "fsdax")
     worked = [
         replace(METRIC, name="samples_per_s", value=231.0, scenario="fsdax"),
@@ -262,7 +262,7 @@ def test_a_line_says_that_it_works_how_fast_on_what_and_what_that_costs() -> Non
     assert line("PMEM_LIBPMEM", ModelledRate(("cxl-asic",), 10.0, 0.5))[-3] == "-"
 
 
-def test_a_run_without_a_rate_has_dashes_beside_others_that_have_one() -> None:
+def test_a_run_without_a_rate_has_dashes_in_a_table_with_rates() -> None:
     each = scenario("fsdax", "fsdax")
     other = replace(METRIC, name="samples_per_s", scenario="other")
     rows = result_rows(

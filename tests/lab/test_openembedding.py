@@ -41,7 +41,7 @@ SETUP_FILE = PUBLISHED_FILE.with_name("setup.yaml")
 EACH_ROW_ONCE = TouchedRows(accesses=(0.001, 100.0), rows=(0.001, 100.0))
 
 
-def test_the_fit_gives_back_the_four_times_that_it_was_given() -> None:
+def test_the_fit_reproduces_its_four_input_times() -> None:
     assert MODEL.relative_time(Engine.DRAM_PS, 4) == pytest.approx(1.0)
     assert MODEL.relative_time(Engine.DRAM_PS, 8) == pytest.approx(0.60)
     assert MODEL.relative_time(Engine.DRAM_PS, 16) == pytest.approx(0.35)
@@ -54,7 +54,7 @@ def test_the_fit_gives_back_the_four_times_that_it_was_given() -> None:
     gpu=st.floats(0, 1),
     hash_gpu=st.floats(0, 1),
 )
-def test_the_fit_finds_the_coefficients_that_times_were_made_of(
+def test_the_fit_finds_the_coefficients_that_generated_the_times(
     base: float, doubling: float, gpu: float, hash_gpu: float
 ) -> None:
     steps = {4: base + 2 * doubling + 4 * gpu, 8: base + 3 * doubling + 8 * gpu}
@@ -67,13 +67,13 @@ def test_the_fit_finds_the_coefficients_that_times_were_made_of(
 
 
 @pytest.mark.parametrize("times", [FitInputs(1.0, 0.4, 0.35, 2.16), FitInputs(1.0, 0.6, 0.35, 0.9)])
-def test_times_that_no_step_could_take_are_refused(times: FitInputs) -> None:
+def test_impossible_times_are_refused(times: FitInputs) -> None:
     with pytest.raises(LabError, match=r"of DRAM-PS on|of PMem-Hash on"):
         fit_step(times)
 
 
 @pytest.mark.parametrize("gpus", [1, 4, 16, 64])
-def test_a_cache_on_the_path_is_slower_than_one_beside_it_which_is_slower_than_dram(
+def test_the_pipelined_cache_is_slower_than_dram_and_faster_than_a_cache_on_the_path(
     gpus: int,
 ) -> None:
     dram = MODEL.relative_time(Engine.DRAM_PS, gpus)
@@ -108,7 +108,7 @@ def test_fewer_moves_and_misses_are_never_slower(
         assert MODEL.step_ms(engine, gpus, fewer) <= MODEL.step_ms(engine, gpus, more)
 
 
-def test_work_of_the_pipelined_cache_costs_only_what_the_gpus_dont_cover() -> None:
+def test_work_of_the_pipelined_cache_costs_only_what_exceeds_the_gpus_time() -> None:
     moved = dataclasses.replace(NO_MISSES, promotions=1.0, demotions=1.0)
     longer_idle = _with_workload(idle_ms=SETUP.workload.idle_ms + 3)
     assert MODEL.step_ms(Engine.PMEM_OE, 16, moved) == pytest.approx(
@@ -120,7 +120,7 @@ def test_work_of_the_pipelined_cache_costs_only_what_the_gpus_dont_cover() -> No
     )
 
 
-def test_pulled_misses_and_late_updates_cost_although_gpus_cover_all_else() -> None:
+def test_misses_and_late_updates_cost_even_if_the_gpus_hide_all_other_work() -> None:
     always_idle = _with_workload(idle_ms=1e6)
     hits = always_idle.step_ms(Engine.PMEM_OE, 16, NO_MISSES)
     for on_path in ("misses", "late_updates"):
@@ -128,7 +128,7 @@ def test_pulled_misses_and_late_updates_cost_although_gpus_cover_all_else() -> N
         assert always_idle.step_ms(Engine.PMEM_OE, 16, accesses) > hits
 
 
-def test_one_thread_serves_a_columns_misses_at_most_as_fast_as_memory_allows() -> None:
+def test_a_column_s_misses_are_limited_by_one_thread_s_latency_or_the_bandwidth() -> None:
     moved = dataclasses.replace(NO_MISSES, promotions=1.0, demotions=1.0)
     rows = SETUP.workload.gpu_accesses * 16
 
@@ -150,7 +150,7 @@ def _with_workload(**changed: float) -> EpochModel:
     return dataclasses.replace(MODEL, setup=dataclasses.replace(SETUP, workload=workload))
 
 
-def test_an_engine_with_a_cache_asks_for_its_accesses() -> None:
+def test_an_engine_with_a_cache_requires_its_access_counts() -> None:
     with pytest.raises(ValueError, match="Ori-Cache"):
         MODEL.step_ms(Engine.ORI_CACHE, 4)
 
@@ -180,7 +180,7 @@ def test_recovery_scans_every_row_on_each_node() -> None:
         recovery_s(MODEL, Engine.ORI_CACHE)
 
 
-def test_predictions_stay_when_every_published_figure_but_the_fitted_ones_changes(
+def test_predictions_depend_only_on_the_published_figures_that_were_fitted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The real counts take a minute, and don't depend on published figures.
@@ -251,7 +251,7 @@ def test_miss_rates_of_other_skews_are_within_15_percent_of_the_papers() -> None
         ("servers", "cache_bg", 2, "servers.cache_bg: is no field here"),
     ],
 )
-def test_a_wrong_set_up_is_refused_by_file_and_field(
+def test_a_wrong_setup_is_refused_by_file_and_field(
     section: str, field: str, value: object, problem: str, tmp_path: Path
 ) -> None:
     document = yaml.safe_load(SETUP_FILE.read_text())

@@ -52,7 +52,7 @@ def plain_lru_misses(rows: int, cached: int, step: int, skew: float) -> float:
 
 
 @pytest.mark.parametrize("skew", [0.5, 1.0, 2.0])
-def test_the_engines_misses_are_those_of_a_plain_lru(skew: float) -> None:
+def test_the_engine_misses_as_often_as_a_plain_lru(skew: float) -> None:
     counted = counted_with(CACHE // SCALE, skew)
     expected = plain_lru_misses(ROWS // SCALE, CACHE // SCALE, STEP // SCALE, skew)
     assert counted.misses == pytest.approx(expected, rel=0.03)
@@ -62,7 +62,7 @@ def test_the_engines_misses_are_those_of_a_plain_lru(skew: float) -> None:
 
 
 @pytest.mark.parametrize("cached", [5, 20])
-def test_misses_of_a_cache_smaller_than_a_step_are_those_of_a_plain_lru(cached: int) -> None:
+def test_a_cache_smaller_than_a_step_misses_as_often_as_a_plain_lru(cached: int) -> None:
     counted = counted_with(cached)
     expected = plain_lru_misses(ROWS // SCALE, cached, STEP // SCALE, 1.0)
     assert counted.misses == pytest.approx(expected, rel=0.05)
@@ -84,7 +84,7 @@ def test_a_smaller_cache_never_misses_or_moves_less() -> None:
         assert shares == sorted(shares, reverse=True), field.name
 
 
-def test_within_the_most_popular_rows_the_share_keeps_the_slope_of_the_papers_table() -> None:
+def test_among_the_most_popular_rows_the_shares_continue_the_paper_s_table() -> None:
     rows = 2_000_000
     ranks = accesses_module._Draw(rows, 1.0)(400_000)
     (keys, share), (more_keys, more_share) = ACCESS_SKEW[:2]
@@ -94,11 +94,11 @@ def test_within_the_most_popular_rows_the_share_keeps_the_slope_of_the_papers_ta
     assert np.mean(ranks < fewer * rows) == pytest.approx(share**2 / more_share, abs=0.003)
 
 
-def test_counts_are_the_same_each_time() -> None:
+def test_counts_are_reproducible() -> None:
     assert count_cache_accesses(ROWS, CACHE, STEP) == counted_with(CACHE // SCALE)
 
 
-def test_the_papers_cache_misses_as_often_as_the_paper_says() -> None:
+def test_the_paper_s_cache_has_the_paper_s_miss_rate() -> None:
     setup = load_setup()
     counted = count_cache_accesses(
         setup.workload.rows,
@@ -120,7 +120,7 @@ def test_touched_rows_are_the_distinct_keys_of_the_draws() -> None:
     assert list(counted.rows) == sorted(counted.rows)
 
 
-def test_between_counts_touched_rows_lie_on_a_line_in_logarithms() -> None:
+def test_touched_rows_are_interpolated_linearly_in_logarithms() -> None:
     touched = TouchedRows(accesses=(0.01, 1.0), rows=(0.01, 0.1))
     assert touched.after(0.1) == pytest.approx(10**-1.5)
     assert touched.after(0.001) == pytest.approx(0.001)
@@ -129,11 +129,11 @@ def test_between_counts_touched_rows_lie_on_a_line_in_logarithms() -> None:
 
 
 @pytest.mark.parametrize("cached", [0.4 * SCALE, ROWS])
-def test_a_cache_that_cant_be_counted_is_refused_by_its_argument(cached: float) -> None:
+def test_a_cache_size_that_cannot_be_counted_is_refused_by_its_argument(cached: float) -> None:
     with pytest.raises(LabError, match="--cache-gb: a cache of"):
         count_cache_accesses(ROWS, cached, STEP)
 
 
-def test_a_skew_beyond_all_reason_is_refused_by_its_argument() -> None:
+def test_a_skew_out_of_range_is_refused_by_its_argument() -> None:
     with pytest.raises(LabError, match="--skew: must be between"):
         count_cache_accesses(ROWS, CACHE, STEP, skew=100.0)
