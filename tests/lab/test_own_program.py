@@ -1,4 +1,4 @@
-"""Programs of the user's own as workloads: what runs, what is judged, and what only ran."""
+"""A user's own program as a workload: how it runs, and what of it is judged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pmemlab.scenarios.verdict import ExpectationError
 
 EXAMPLE = Path(__file__).parents[2] / "examples/own-training"
 
-# This computer has all that it demands, so a process can prove where rows lie.
+# This computer meets the topology's demands, so a process can prove where rows lie.
 TOPOLOGY = """
 name: here
 summary: this computer as it is, with plain memory in the place of persistent memory
@@ -39,7 +39,7 @@ TRAIN = (
     '--pmem-size, "{pmem_size}"]'
 )
 
-# A program that keeps all rows to itself, shows a decoy, and says whatever it is told to say.
+# A program without any rows, which offers a decoy file and prints the document that a test wants.
 LIAR = """
 import json, os, pathlib, sys, time
 
@@ -84,7 +84,7 @@ def scenario(
 
 
 def run(folder: Path, wanted: Scenario) -> ScenarioSession:
-    """Run and judge a scenario on this computer; the session has its metrics."""
+    """Runs and judges a scenario on this computer. Returns the session, which has the metrics."""
     storage_type = wanted.storage_types[0]
     session = ScenarioSession([(wanted, storage_type)], machine="process", root=folder)
     try:
@@ -145,7 +145,7 @@ def test_a_program_that_trains_otherwise_on_another_storage_type_fails(example: 
 
 
 def test_a_program_that_only_says_that_its_rows_were_found_fails(tmp_path: Path) -> None:
-    """Its document has all that the lab would find. But the lab was never asked to look."""
+    """Its document has all that the lab would find, but the program never asked the lab to look."""
     with pytest.raises(ExpectationError, match="none of its rows could be looked for"):
         tell(tmp_path, {"document": document()})
 
@@ -167,7 +167,7 @@ def test_a_decoy_that_has_the_rows_asked_for_is_too_small_for_all(tmp_path: Path
 
 
 def test_a_tier_that_calls_itself_a_disk_is_not_judged_as_one(tmp_path: Path) -> None:
-    """Of a disk's rows some may lie in a buffer; of persistent memory's none."""
+    """Some rows of a disk tier may lie in a buffer, but no rows of a persistent memory tier."""
     row = b"a row of its table".ljust(64, b".")
     claim = {"rows": [[row.hex()], [ROW.hex()]], "address": 0, "length": 0}
     lie = {"decoy": row.decode(), "claim": claim}
@@ -219,7 +219,7 @@ def test_what_is_wrong_with_a_document_is_told_by_field(
 
 @pytest.mark.parametrize("loss", ["NaN", '"nan"', "-Infinity"])
 def test_a_training_that_diverged_is_not_said_to_work(tmp_path: Path, loss: str) -> None:
-    """The same storage type gives the same NaN: that would be identical to DRAM's."""
+    """The run on DRAM gives the same NaN, so a comparison alone would find identical losses."""
     printed = f'{{"samples": 1, "seconds": 1, "losses": [0.5, {loss}]}}'
     command = json.dumps(["echo", "{storage_type}\n" + printed.replace("{", "{{", 1) + "}"])
     wanted = scenario(tmp_path, command, "{identical_to: DRAM}")
@@ -296,7 +296,7 @@ def test_a_command_that_can_t_be_run_is_refused_before_any_machine_starts(
 
 
 def test_a_word_may_be_longer_than_a_file_s_name(tmp_path: Path) -> None:
-    """Such as a script in the command itself."""
+    """For example, a word may be a script."""
     printed = json.dumps(document(tables=[], note="x" * 5000)).replace("{", "{{").replace("}", "}}")
     run(tmp_path, scenario(tmp_path, json.dumps(["sh", "-c", f"echo '{printed}'"]), "{}"))
     with pytest.raises(ScenarioError, match=r"workload\.files\[0\]: 'x{300}' must be a file"):

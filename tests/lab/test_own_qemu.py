@@ -1,4 +1,4 @@
-"""Tests of guests beside a QEMU and a kernel of the user's."""
+"""Tests of guests ignore the QEMU and the kernel that the user's environment names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TESTS = Path(__file__).parent
 
 
 def test_tests_of_guests_pass_after_a_newer_qemu_was_unpacked() -> None:
-    # Not in this process, which has neither by now.
+    # Another process, since this one's environment no longer names either.
     test = TESTS / "test_checked_command.py::test_output_and_status_come_back_exactly"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(test)],

@@ -1,4 +1,4 @@
-"""The image takes wheels that this computer made only where it would have made the same."""
+"""The image takes wheels from this computer only if the image's build would make the same."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Pip:
 
 @pytest.fixture
 def pip(monkeypatch: pytest.MonkeyPatch) -> Pip:
-    """On a computer of the image's system."""
+    """A fake pip, on a computer with the image's system, Python version and processor."""
     pip = Pip()
     monkeypatch.setattr(own_wheels, "run_long_command", pip)
     monkeypatch.setattr(own_wheels, "find_spec", lambda _: True)

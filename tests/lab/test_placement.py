@@ -1,4 +1,4 @@
-"""Where memory lies, asked of this process's own."""
+"""The NUMA nodes and backing files of memory, read for memory of this process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _address(memory: mmap.mmap) -> int:
 
 def test_touched_pages_are_counted_and_others_are_not() -> None:
     memory = mmap.mmap(-1, 64 * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    # Fewer than a huge page, so that touching some does not fill in the others.
+    # The mapping is smaller than a huge page, so touching some pages doesn't fill in the others.
     for page in range(10):
         memory[page * mmap.PAGESIZE] = 1
     nodes = ProcessMemory().page_nodes(_address(memory), len(memory))
@@ -67,7 +67,7 @@ def test_pages_of_a_file_leave_the_page_tables_and_come_back(tmp_path: Path) -> 
 
 
 def resident_bytes(file: Path) -> int:
-    """Of this process's mapping of it, by smaps."""
+    """Returns the resident bytes of this process's mapping of the file, from smaps."""
     text = Path("/proc/self/smaps").read_text()
     _, found, after = text.partition(f" {file}\n")
     assert found
@@ -89,7 +89,7 @@ def test_what_nobody_may_read_is_left_out_and_what_lies_side_by_side_is_one_rang
     memory = mmap.mmap(-1, 8 * page, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     for at in range(8):
         memory[at * page] = 1
-    memory.madvise(mmap.MADV_DONTFORK, 0, 2 * page)  # a mapping of its own, from here on
+    memory.madvise(mmap.MADV_DONTFORK, 0, 2 * page)  # splits the mapping into two
     first = _address(memory)
     libc = ctypes.CDLL(None, use_errno=True)
     unreadable = ctypes.c_void_p(first + 4 * page)

@@ -1,4 +1,4 @@
-"""Plans: what they are made of, how they are ranked, and what is refused."""
+"""Plans: their bytes, rates and prices, their ranking, and the errors for bad arguments."""
 
 from __future__ import annotations
 
@@ -93,7 +93,8 @@ def test_every_storage_type_without_gpu_memory_is_planned_once_on_each_device() 
 
 
 def test_bytes_and_prices_add_up() -> None:
-    """Rows of 512 bytes, 48 more below DRAM; 68.8 and 21.4 bytes of DRAM beside each."""
+    """A row has 512 bytes, and 48 more in PMem. The index and other bytes beside a row take 68.8
+    bytes of DRAM for a row in DRAM, and 21.4 for a row in PMem."""
     plan = _of(_plans(), "DRAM_PMEM")
     first, below = plan.tiers
     assert (first.rows, below.rows) == (10_000_000, 90_000_000)
@@ -217,7 +218,7 @@ def test_memory_mode_is_slower_than_dram_and_faster_than_all_misses() -> None:
     cached, plain = by_device["memory-mode"], by_device["dram"]
     assert cached.lookups_per_s < plain.lookups_per_s
     assert cached.device_ns["memory-mode"] < 9 * plain.device_ns["dram"]
-    # All persistent memory is memory then, and none is left for a tier.
+    # In memory mode all persistent memory is main memory, so none is left for a tier.
     assert not any("memory-mode" in (p.index_device, *p.devices) for p in plans if len(p.tiers) > 1)
     assert {p.index_device for p in plans if p.storage_type == "PMEM_LIBPMEM"} == {"dram"}
 
@@ -225,7 +226,7 @@ def test_memory_mode_is_slower_than_dram_and_faster_than_all_misses() -> None:
 def _step_in_three_tiers(
     by: type[LeastFrequent | LeastRecent],
 ) -> tuple[StepAccesses, dict[tuple[int | None, Access, int], float]]:
-    """And how often it has each access, by tier and size, for each of its ids."""
+    """Returns a step in three tiers, and its accesses per id: (tier, access, bytes) -> rate."""
     placement = by(BoundedZipf(1_000_000, 1.0), [100_000, 300_000])
     placed = Placed(StorageType.DRAM_PMEM_SSDHASH, (DRAM, PMEM, DISK), DRAM)
     step = step_accesses(placed, placement, SHAPE, batch_ids=10_000, threads=1, training=True)
@@ -233,14 +234,14 @@ def _step_in_three_tiers(
 
 
 def test_what_a_step_does_balances() -> None:
-    """As many rows go down to a tier as leave it and those below it."""
+    """As many rows are demoted to a tier as are promoted from it and from the tiers below it."""
     step, rates = _step_in_three_tiers(LeastRecent)
     up = step.moved_rows
     assert rates[0, Access.STORE, 512] == pytest.approx(up)
     assert rates[1, Access.STORE, 512] == rates[1, Access.STORE, 48] == pytest.approx(up)
     read = rates[2, Access.FILE_READ, 4096] + rates[2, Access.FILE_READ, 8192]
-    # From the middle: rows that go up, of which the look-up reads the weights before, and as many
-    # that go down as come from the disk.
+    # The middle tier's loads: rows that are promoted, whose weights the look-up has read before,
+    # and rows that are demoted, as many as are promoted from the disk.
     assert rates[1, Access.LOAD, 512] == pytest.approx(up)
     assert rates[1, Access.LOAD, 256] == pytest.approx(up - read)
     written = rates[2, Access.FILE_WRITE, 1 << 19] * (1 << 19) / (SSDHASH_WRITE_AMPLIFICATION * 576)
@@ -257,7 +258,7 @@ def test_by_lfu_rows_of_a_disk_come_up_and_those_of_the_memory_between_stay() ->
         assert (
             rates[tier, Access.STORE, 512] == rates[tier, Access.LOAD, 512] == pytest.approx(read)
         )
-    # The look-up reads the weights of those between, the apply updates them.
+    # The rows that stay in PMem: the look-up reads their weights, and the apply updates them.
     resting = step.missed_rows - read
     assert rates[1, Access.LOAD, 256] == rates[1, Access.UPDATE, 512] == pytest.approx(resting)
 
@@ -275,7 +276,7 @@ def test_rows_in_the_cpu_s_cache_cost_the_device_nothing() -> None:
 
 
 def test_weights_below_are_read_again_by_the_apply_unless_the_cpu_has_them_still() -> None:
-    placement = LeastRecent(BoundedZipf(1_000_000, 1.0), [100_000])  # so that they come up
+    placement = LeastRecent(BoundedZipf(1_000_000, 1.0), [100_000])  # LRU promotes rows
 
     def bytes_a_row(cpu_cache_bytes: int, threads: int) -> float:
         dram = replace(DRAM, cpu_cache_bytes=cpu_cache_bytes)
@@ -527,7 +528,7 @@ def test_the_command_s_errors_name_the_argument(
 
 
 def test_commands_that_train_nothing_don_t_need_the_engine_for_its_options() -> None:
-    """They run where neither it nor NumPy is installed."""
+    """Without the engine and NumPy, options are parsed, and only the planning itself is refused."""
     program = (
         "import sys; sys.modules['numpy'] = sys.modules['embstore'] = None\n"
         "from pmemlab.cli import main\n"

@@ -1,4 +1,4 @@
-"""The accesses that a plan counts, beside those that the engine counts as it trains."""
+"""The accesses of a plan, compared with those that the engine counts while it trains."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHAPE, HEADER_BYTES = RowShape(dim=16, slots=1), 48
 BATCH_IDS, SETTLING_BATCHES, COUNTED_BATCHES = 1024, 200, 100
 
 Counts = dict[tuple[int, Access], Floats]
-"""(2,) by tier and access: accesses and bytes."""
+"""(tier, access) -> array of shape (2,): the number of accesses and their bytes."""
 
 
 def _counts(variable: es.EmbeddingVariable) -> Counts:
@@ -35,7 +35,7 @@ def _counts(variable: es.EmbeddingVariable) -> Counts:
 
 
 def _counted(storage: es.StorageOption, training: bool = True) -> tuple[Counts, float]:
-    """For each id that is looked up, in steady state; and how many rows came up."""
+    """Returns the engine's counts and its promotions, both per looked-up id in steady state."""
     p = BoundedZipf(ROWS, SKEW).probabilities(1, ROWS)
     random = np.random.default_rng(7)
     batches = SETTLING_BATCHES + COUNTED_BATCHES
@@ -88,10 +88,10 @@ def _planned(step: StepAccesses) -> Counts:
 
 
 TOLERANCE = 0.08
-"""Of accesses and bytes. Counts of 100 batches scatter by 1 %; by look-ups that counted so far, LFU
-takes some rows near the first tier's last for others: 2 % more come up; and 4 % of SSDHASH's rows
-are still in its buffer. The smallest part of one kind of access that a plan could forget is the
-header of a row, a fifth of a PMem row's bytes and half of its accesses.
+"""Relative, for accesses and bytes. Counts of 100 batches scatter by 1 %. LFU ranks rows by the
+look-ups counted so far and so confuses rows of nearly equal frequency: 2 % more are promoted. 4 %
+of SSDHASH's rows are still in its buffer. The smallest part of an access that a plan could forget
+is a row's header, which is a fifth of a PMem row's bytes and half of its accesses.
 """
 BUFFER_BYTES = 128 << 10
 
@@ -109,13 +109,13 @@ def test_of_two_memories_a_plan_counts_what_the_engine_does(training: bool, tmp_
     counted, came_up = _counted(storage, training)
     step = _step(es.StorageType.DRAM_PMEM, PMEM, training)
     assert step.moved_rows == 0
-    assert 0 < came_up < 0.2 * step.missed_rows  # those that rank like the first tier's last
+    assert 0 < came_up < 0.2 * step.missed_rows  # only rows near the first tier's lowest rank
 
     planned = _planned(step)
     row = came_up * np.array([1, SHAPE.row_bytes])
     row_and_header = row + came_up * np.array([1, HEADER_BYTES])
     planned[0, Access.STORE] = row
-    planned[0, Access.LOAD] += row  # of the one that goes down
+    planned[0, Access.LOAD] += row  # of the demoted row
     planned[1, Access.LOAD] += row_and_header
     planned[1, Access.STORE] = planned.get((1, Access.STORE), 0) + row_and_header
     if training:
@@ -127,7 +127,7 @@ def test_of_two_memories_a_plan_counts_what_the_engine_does(training: bool, tmp_
 def test_above_a_disk_a_plan_counts_what_the_engine_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a buffer so small that it holds hardly any of the rows, as of a table worth planning."""
+    """The buffer is so small that it holds hardly any rows, as with a table worth planning."""
     monkeypatch.setattr("pmemlab.model.planning.accesses.SSDHASH_WRITE_BYTES", BUFFER_BYTES // 8)
     storage = es.StorageOption(
         es.StorageType.DRAM_SSDHASH,
@@ -140,7 +140,8 @@ def test_above_a_disk_a_plan_counts_what_the_engine_does(
     except es.errors.StorageError as error:
         pytest.skip(f"reads of whole blocks: {error}")
     planned = _planned(_step(es.StorageType.DRAM_SSDHASH, DISK))
-    # Of writes the bytes: they're as long as the rows that came down since the last, not the most.
+    # Writes are compared by bytes alone: a write is as long as the rows demoted since the last
+    # write, while the plan assumes the maximum length.
     written = 1, Access.FILE_WRITE
     assert planned.pop(written)[1] == pytest.approx(counted.pop(written)[1], rel=TOLERANCE)
     _assert_same(counted, planned)

@@ -1,4 +1,4 @@
-"""Plans on GPUs: what crosses the bus, what stays in their memory, and which machines hold them."""
+"""Plans with GPUs: accesses over the bus and in GPU memory, and the machines that have GPUs."""
 
 from __future__ import annotations
 

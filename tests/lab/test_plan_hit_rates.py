@@ -1,4 +1,4 @@
-"""Hit rates that are calculated, against plain sums, simulated caches, and the engine's own."""
+"""Calculated hit rates, compared with plain sums, simulated caches, and the engine's counters."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def test_different_rows_are_those_of_plain_sums(rows: int, skew: float, time: fl
 
 
 def test_two_thousand_million_rows_sum_up_to_the_zeta_function() -> None:
-    """Of ranks to infinity, the sum of r ** -2 is pi ** 2 / 6, of which 1 / n is behind rank n."""
+    """The sum of r ** -2 over all ranks r is pi ** 2 / 6; ranks above n contribute about 1 / n."""
     rows = 2_000_000_000
     harmonic = 1 / BoundedZipf(rows, 2.0).hottest_share
     assert harmonic == pytest.approx(np.pi**2 / 6 - 1 / rows, rel=1e-9)
-    # Of skew 1 it's ln n, Euler's constant, and 1 / 2n.
+    # With skew 1, the sum is ln n + Euler's constant + 1 / 2n.
     harmonic = 1 / BoundedZipf(rows, 1.0).hottest_share
     assert harmonic == pytest.approx(np.log(rows) + np.euler_gamma, rel=1e-9)
 
@@ -120,7 +120,7 @@ class _Lru:
 def test_rows_that_are_never_asked_for_take_nothing(
     kind: type[LeastFrequent] | type[LeastRecent],
 ) -> None:
-    """Of a very steep skew nearly all probabilities are 0 in floating point."""
+    """With a very steep skew, nearly all probabilities are 0 in floating point."""
     zipf = BoundedZipf(10_000, 400.0)
     assert kind(zipf, [100, 300]).hit_rates() == pytest.approx((1.0, 0.0, 0.0))
     cache = CpuCache(zipf, 100 * 512, 512)
@@ -139,7 +139,7 @@ def test_a_simulated_lru_cache_hits_as_calculated(skew: float, fraction: float) 
 
 
 def test_simulated_lru_tiers_hit_as_calculated() -> None:
-    """Rows that leave the first tier go on in the order of their last use."""
+    """Rows evicted from the first tier enter the second in the order of their last use."""
     rows, first, second = 5_000, 500, 1_500
     upper, both = _Lru(first), _Lru(first + second)
     outcomes = [(upper.hits(r), both.hits(r)) for r in _ids(rows, 0.9, 150_000).tolist()]
@@ -213,7 +213,7 @@ def test_a_direct_mapped_cache_misses_less_the_larger_it_is() -> None:
 def test_the_engine_hits_and_moves_rows_as_calculated(
     strategy: es.CacheStrategy, tmp_path: Path
 ) -> None:
-    """Measured on the engine, by its own counters of hits, misses and promotions in training."""
+    """Reads the engine's own counters of hits, misses and promotions in training."""
     rows, first, batch, skew, dim = 50_000, 5_000, 2_048, 1.05, 4
     option = es.StorageOption(
         storage_type=es.StorageType.DRAM_SSDHASH,
@@ -235,7 +235,7 @@ def test_the_engine_hits_and_moves_rows_as_calculated(
         variable.apply_gradients(every, np.zeros((rows, dim), np.float32))
         before = variable.stats()
         for step, part in enumerate(ids.reshape(-1, batch)):
-            if step == 400:  # counts have told the rows apart
+            if step == 400:  # the counts rank the rows by now
                 before = variable.stats()
             variable.lookup(part, train=True)
             variable.apply_gradients(part, gradients)

@@ -1,4 +1,4 @@
-"""Files of prices: what is in the lab's own, and what is wrong with others."""
+"""Price files: the contents of the lab's own file, and the errors for bad files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MACHINE: dict[str, Any] = {
 
 
 def _written(path: Path, document: object) -> Path:
-    # A day is written as YAML has it, not as text.
+    # A date is written as a YAML date, not as a string.
     path.write_text(re.sub(r"'@([0-9-]+)'", r"\1", yaml.safe_dump(document)))
     return path
 
@@ -39,7 +39,7 @@ def test_the_paper_s_machines_cost_what_it_says() -> None:
     assert (dram.usd_per_hour, dram.cpu_threads, pmem.usd_per_hour) == (3.04, 52, 3.80)
     assert [h.capacity_bytes for h in dram.holds] == [384 << 30]
     assert [h.capacity_bytes for h in pmem.holds] == [192 << 30, 756 << 30]
-    # Two with DRAM for 5.75 hours, and one with PMem for 5.33: its table of costs.
+    # The paper's table of costs: two DRAM machines for 5.75 hours, one PMem machine for 5.33.
     assert 2 * dram.usd_per_hour * 5.75 == pytest.approx(34.9, abs=0.1)
     assert pmem.usd_per_hour * 5.33 == pytest.approx(20.3, abs=0.1)
 

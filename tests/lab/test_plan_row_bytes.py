@@ -1,4 +1,4 @@
-"""Bytes that a plan counts with, against the engine's own."""
+"""The bytes per row that a plan assumes, compared with the engine's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_row_has_the_engine_s_bytes(dim: int, name: str) -> None:
 
 
 def test_rows_of_lower_tiers_have_what_lies_beside_them(tmp_path: Path) -> None:
-    """The files of an engine's SSDHASH tier have so many bytes a row, and at most twice that."""
+    """The files of an SSDHASH tier have one to two times the planned record bytes per row."""
     rows, dim = 20_000, 16
     option = es.StorageOption(
         storage_type=es.StorageType.DRAM_SSDHASH,
@@ -47,7 +47,7 @@ def test_rows_of_lower_tiers_have_what_lies_beside_them(tmp_path: Path) -> None:
     planned = bytes_a_row(RowShape(dim, 1), TIER_KINDS[es.StorageType.DRAM_SSDHASH], 1)
     assert planned.record == 64 + 2 * 64
     assert planned.tier == 2 * planned.record
-    # What is gathered still isn't on the disk.
+    # Rows that are gathered for the next write aren't on the disk yet.
     gathered = (4 << 20) // 8
     assert below * planned.record - gathered <= on_disk <= below * planned.tier
 
@@ -60,7 +60,7 @@ def test_rows_of_lower_tiers_have_what_lies_beside_them(tmp_path: Path) -> None:
 def test_dram_beside_rows_is_what_a_process_grows_by(
     storage_type: str, tier: int, tmp_path: Path
 ) -> None:
-    """Few rows, so buffers that don't grow with them are in it too: of LevelDB 12 MiB at most."""
+    """With few rows, buffers of constant size count too: LevelDB's take at most 12 MiB."""
     rows = 400_000
     measured = memory_process.measure_apart(
         memory_process.Request(storage_type, tier, rows, 1024, 16, 1, "hashed", str(tmp_path))
