@@ -10,7 +10,7 @@ from pmemlab.cli import main
 
 
 @pytest.mark.long
-def test_it_answers_for_the_gpus_cache_skew_and_interval_that_are_asked_for(
+def test_predict_answers_for_the_given_gpus_cache_skew_and_interval(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     argv = "model predict --json --gpus 8 --cache-gb 4 --skew 2 --checkpoint-minutes 10"
@@ -26,7 +26,7 @@ def test_it_answers_for_the_gpus_cache_skew_and_interval_that_are_asked_for(
     assert 0 < answer["cache_accesses"][0]["misses"] < 0.136
 
 
-def test_it_prints_a_table_of_epochs_and_one_of_the_cache(
+def test_predict_prints_a_table_of_epochs_and_one_of_the_cache(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["model", "predict", "--gpus", "4"]) == 0

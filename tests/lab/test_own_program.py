@@ -135,7 +135,7 @@ def test_the_example_with_rows_in_dram_does_not_pass_as_pmem(example: Path) -> N
         run(example, scenario(example, command))
 
 
-def test_a_program_that_trains_otherwise_on_another_storage_type_fails(example: Path) -> None:
+def test_a_program_that_trains_differently_on_another_storage_type_fails(example: Path) -> None:
     train = example / "train.py"
     text = train.read_text()
     assert "learning_rate=0.5" in text
@@ -144,7 +144,7 @@ def test_a_program_that_trains_otherwise_on_another_storage_type_fails(example: 
         run(example, scenario(example, TRAIN, COMPARED))
 
 
-def test_a_program_that_only_says_that_its_rows_were_found_fails(tmp_path: Path) -> None:
+def test_a_program_that_only_claims_that_its_rows_were_found_fails(tmp_path: Path) -> None:
     """Its document has all that the lab would find, but the program never asked the lab to look."""
     with pytest.raises(ExpectationError, match="none of its rows could be looked for"):
         tell(tmp_path, {"document": document()})
@@ -157,7 +157,7 @@ def test_a_program_that_shows_a_decoy_fails(tmp_path: Path) -> None:
         tell(tmp_path, lie)
 
 
-def test_a_decoy_that_has_the_rows_asked_for_is_too_small_for_all(tmp_path: Path) -> None:
+def test_a_decoy_with_only_the_sampled_rows_is_too_small_for_the_table(tmp_path: Path) -> None:
     row = b"a row of its table".ljust(64, b".")
     claim = {"rows": [[row.hex()]] * 64, "address": 0, "length": 0}
     many = document(tables=[{**table(rows=10_000, bytes=640_000), "exported_rows": 10_000}])
@@ -166,7 +166,7 @@ def test_a_decoy_that_has_the_rows_asked_for_is_too_small_for_all(tmp_path: Path
         tell(tmp_path, lie)
 
 
-def test_a_tier_that_calls_itself_a_disk_is_not_judged_as_one(tmp_path: Path) -> None:
+def test_a_pmem_tier_that_calls_itself_a_disk_is_not_judged_as_a_disk(tmp_path: Path) -> None:
     """Some rows of a disk tier may lie in a buffer, but no rows of a persistent memory tier."""
     row = b"a row of its table".ljust(64, b".")
     claim = {"rows": [[row.hex()], [ROW.hex()]], "address": 0, "length": 0}
@@ -175,14 +175,14 @@ def test_a_tier_that_calls_itself_a_disk_is_not_judged_as_one(tmp_path: Path) ->
         tell(tmp_path, {**lie, "document": document(tables=[table(name="SSDHASH")])})
 
 
-def test_memory_of_no_process_fails_the_program_and_not_the_lab(tmp_path: Path) -> None:
+def test_a_claim_with_an_invalid_address_fails_the_program_and_not_the_lab(tmp_path: Path) -> None:
     claim = {"rows": [[ROW.hex()]], "address": "everywhere", "length": 4096}
     lie = {"decoy": "", "claim": claim, "document": document()}
     with pytest.raises(ExpectationError, match="rows could not be looked for: TypeError"):
         tell(tmp_path, lie)
 
 
-def test_a_program_that_is_asked_for_nothing_ran_and_is_not_said_to_work(tmp_path: Path) -> None:
+def test_a_program_without_expectations_ran_but_is_not_said_to_work(tmp_path: Path) -> None:
     session = tell(tmp_path, {"document": {"samples": 100, "seconds": 0.5}}, expect="{}")
     (rate,) = (metric for metric in session.metrics if metric.name == "samples_per_s")
     assert (rate.value, rate.kind) == (200, "functional-only")
@@ -209,16 +209,14 @@ def test_a_program_that_is_asked_for_nothing_ran_and_is_not_said_to_work(tmp_pat
         (document(tables=[{**table(), "tiers": []}]), "table table has 0 tiers; PMEM_LIBPMEM has"),
     ],
 )
-def test_what_is_wrong_with_a_document_is_told_by_field(
-    tmp_path: Path, printed: object, problem: str
-) -> None:
+def test_errors_in_a_document_name_the_field(tmp_path: Path, printed: object, problem: str) -> None:
     with pytest.raises(ExpectationError) as caught:
         tell(tmp_path, {"document": printed}, expect="{}")
     assert problem in str(caught.value)
 
 
 @pytest.mark.parametrize("loss", ["NaN", '"nan"', "-Infinity"])
-def test_a_training_that_diverged_is_not_said_to_work(tmp_path: Path, loss: str) -> None:
+def test_diverged_training_fails(tmp_path: Path, loss: str) -> None:
     """The run on DRAM gives the same NaN, so a comparison alone would find identical losses."""
     printed = f'{{"samples": 1, "seconds": 1, "losses": [0.5, {loss}]}}'
     command = json.dumps(["echo", "{storage_type}\n" + printed.replace("{", "{{", 1) + "}"])
@@ -235,7 +233,7 @@ def test_a_training_that_diverged_is_not_said_to_work(tmp_path: Path, loss: str)
         ('{{"samples": 1, ', "last line:1: not JSON: "),
     ],
 )
-def test_a_last_line_that_is_half_a_document_is_told_as_the_program_s_fault(
+def test_a_malformed_last_line_is_an_error_of_the_program(
     tmp_path: Path, printed: str, problem: str
 ) -> None:
     wanted = scenario(tmp_path, json.dumps(["echo", printed]), "{}")
@@ -249,14 +247,14 @@ def test_a_program_that_prints_no_document_fails(tmp_path: Path) -> None:
         run(tmp_path, wanted)
 
 
-def test_a_program_that_fails_shows_what_it_wrote(tmp_path: Path) -> None:
+def test_the_error_of_a_failed_program_has_its_output(tmp_path: Path) -> None:
     for program in ("echo lost >&2; exit 3", "echo lost; exit 3"):
         wanted = scenario(tmp_path, f'[sh, -c, "{program}"]', "{}")
         with pytest.raises(ExpectationError, match=r"(?s)ended with status 3:.*lost"):
             run(tmp_path, wanted)
 
 
-def test_a_program_s_files_reach_the_machine_and_no_others(tmp_path: Path) -> None:
+def test_only_a_program_s_files_are_copied_to_the_machine(tmp_path: Path) -> None:
     (tmp_path / "src" / "__pycache__").mkdir(parents=True)
     (tmp_path / "src" / "__pycache__" / "x.pyc").touch()
     (tmp_path / "src" / "model.py").write_text("DIM = 8\n")
@@ -287,7 +285,7 @@ def test_a_program_s_files_reach_the_machine_and_no_others(tmp_path: Path) -> No
         ("[]", ON_PMEM, "", "workload.command: must be a list of texts, the program first"),
     ],
 )
-def test_a_command_that_can_t_be_run_is_refused_before_any_machine_starts(
+def test_an_invalid_command_is_refused_before_any_machine_starts(
     tmp_path: Path, command: str, expect: str, more: str, problem: str
 ) -> None:
     with pytest.raises(ScenarioError) as caught:
@@ -295,7 +293,7 @@ def test_a_command_that_can_t_be_run_is_refused_before_any_machine_starts(
     assert problem in str(caught.value)
 
 
-def test_a_word_may_be_longer_than_a_file_s_name(tmp_path: Path) -> None:
+def test_a_word_of_a_command_may_be_longer_than_a_file_name(tmp_path: Path) -> None:
     """For example, a word may be a script."""
     printed = json.dumps(document(tables=[], note="x" * 5000)).replace("{", "{{").replace("}", "}}")
     run(tmp_path, scenario(tmp_path, json.dumps(["sh", "-c", f"echo '{printed}'"]), "{}"))
@@ -303,6 +301,6 @@ def test_a_word_may_be_longer_than_a_file_s_name(tmp_path: Path) -> None:
         scenario(tmp_path, f"[echo], files: [{'x' * 300}]", "{}")
 
 
-def test_a_brace_may_be_written(tmp_path: Path) -> None:
+def test_a_doubled_brace_in_a_command_stands_for_a_brace(tmp_path: Path) -> None:
     wanted = scenario(tmp_path, '[echo, \'{{"samples": 8, "seconds": 2}}\']', "{}")
     assert run(tmp_path, wanted).metrics[0].value == 4

@@ -10,7 +10,7 @@ from pathlib import Path
 TESTS = Path(__file__).parent
 
 
-def test_tests_of_guests_pass_after_a_newer_qemu_was_unpacked() -> None:
+def test_tests_of_guests_ignore_the_user_s_own_qemu_and_kernel() -> None:
     # Another process, since this one's environment no longer names either.
     test = TESTS / "test_checked_command.py::test_output_and_status_come_back_exactly"
     done = subprocess.run(

@@ -62,7 +62,7 @@ def _made(clone: Clone) -> list[str]:
     return sorted(path.name for path in (clone.root / "docker/wheels/own").iterdir())
 
 
-def test_wheels_are_made_anew_each_time_and_replace_the_older(pip: Pip, tmp_path: Path) -> None:
+def test_wheels_are_built_each_time_and_replace_the_older_wheels(pip: Pip, tmp_path: Path) -> None:
     clone = _compiled(tmp_path)
     for call in (1, 2):
         assert make_own_wheels(clone, lambda _: None)
@@ -71,7 +71,7 @@ def test_wheels_are_made_anew_each_time_and_replace_the_older(pip: Pip, tmp_path
     assert [path.name for path in (tmp_path / "docker/wheels").iterdir()] == ["own"]
 
 
-def test_another_system_python_or_processor_makes_none(
+def test_a_different_system_python_or_processor_builds_no_wheels(
     monkeypatch: pytest.MonkeyPatch, pip: Pip, tmp_path: Path
 ) -> None:
     clone = _compiled(tmp_path)
@@ -89,7 +89,7 @@ def test_another_system_python_or_processor_makes_none(
     assert make_own_wheels(clone, lambda _: None)
 
 
-def test_what_was_compiled_by_other_means_makes_none(pip: Pip, tmp_path: Path) -> None:
+def test_different_compiler_settings_build_no_wheels(pip: Pip, tmp_path: Path) -> None:
     assert not make_own_wheels(Clone(tmp_path), lambda _: None)
     for setting, value in (
         ("CMAKE_CXX_FLAGS:STRING", "-march=native"),
@@ -99,7 +99,7 @@ def test_what_was_compiled_by_other_means_makes_none(pip: Pip, tmp_path: Path) -
     assert pip.calls == []
 
 
-def test_without_what_builds_them_there_are_none(
+def test_without_the_build_tools_no_wheels_are_built(
     monkeypatch: pytest.MonkeyPatch, pip: Pip, tmp_path: Path
 ) -> None:
     clone = _compiled(tmp_path)
@@ -108,7 +108,7 @@ def test_without_what_builds_them_there_are_none(
     assert pip.calls == []
 
 
-def test_a_failure_is_told_and_leaves_the_older_ones(pip: Pip, tmp_path: Path) -> None:
+def test_a_failed_build_is_an_error_and_keeps_the_older_wheels(pip: Pip, tmp_path: Path) -> None:
     clone = _compiled(tmp_path)
     assert make_own_wheels(clone, lambda _: None)
     pip.fails = True

@@ -32,7 +32,7 @@ def test_a_range_within_pages_counts_each_page_it_touches() -> None:
     assert sum(nodes.values()) == 2
 
 
-def test_a_mapped_file_is_named_and_anonymous_memory_has_none(tmp_path: Path) -> None:
+def test_a_mapped_file_is_named_and_anonymous_memory_has_no_file(tmp_path: Path) -> None:
     path = tmp_path / "a file with spaces"
     path.write_bytes(b"x" * mmap.PAGESIZE)
     with path.open("r+b") as file, mmap.mmap(file.fileno(), mmap.PAGESIZE) as mapping:
@@ -54,7 +54,9 @@ def test_an_empty_range_is_refused(address: int, length: int) -> None:
         ProcessMemory().page_nodes(address, length)
 
 
-def test_pages_of_a_file_leave_the_page_tables_and_come_back(tmp_path: Path) -> None:
+def test_unmapped_pages_of_a_file_leave_the_page_tables_and_come_back_when_read(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "inside").mkdir()
     file = tmp_path / "inside" / "rows"
     file.write_bytes(b"row" * 4096)
@@ -74,7 +76,7 @@ def resident_bytes(file: Path) -> int:
     return int(after.split("Rss:", 1)[1].split()[0]) << 10
 
 
-def test_a_large_mapping_of_which_little_was_touched_is_counted_at_once() -> None:
+def test_a_large_sparse_mapping_is_counted_quickly() -> None:
     size = 4 << 30
     no_reserve = 0x4000  # asm-generic/mman.h
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | no_reserve)
@@ -84,7 +86,7 @@ def test_a_large_mapping_of_which_little_was_touched_is_counted_at_once() -> Non
     assert sum(ProcessMemory().page_nodes(_address(memory), size).values()) == 3
 
 
-def test_what_nobody_may_read_is_left_out_and_what_lies_side_by_side_is_one_range() -> None:
+def test_unreadable_pages_are_left_out_and_adjacent_ranges_are_merged() -> None:
     page = mmap.PAGESIZE
     memory = mmap.mmap(-1, 8 * page, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     for at in range(8):

@@ -80,7 +80,7 @@ def _signal_handler_restored() -> Iterator[None]:
     signal.signal(signal.SIGTERM, handler)
 
 
-def test_every_storage_type_without_gpu_memory_is_planned_once_on_each_device() -> None:
+def test_every_storage_type_without_gpu_memory_is_planned_once_per_choice_of_devices() -> None:
     planned = [plan.storage_type for plan in _plans().plans]
     assert sorted(planned) == sorted(
         kind.name
@@ -114,7 +114,7 @@ def test_bytes_and_prices_add_up() -> None:
     assert sum(tier.hit_rate for tier in plan.tiers) == pytest.approx(1)
 
 
-def test_the_cheapest_machines_are_taken_and_the_cheapest_plan_comes_first() -> None:
+def test_the_cheapest_machines_are_chosen_and_the_cheapest_plan_comes_first() -> None:
     plans = _plans().plans
     prices = [plan.usd_per_month for plan in plans]
     assert prices == sorted(prices, key=lambda price: price or math.inf)
@@ -123,7 +123,7 @@ def test_the_cheapest_machines_are_taken_and_the_cheapest_plan_comes_first() -> 
     assert _of(_plans(prices=replace(PRICES, machines=(MEMORY, cheap))), "DRAM").machine == "cheap"
 
 
-def test_more_machines_are_taken_where_one_is_too_small() -> None:
+def test_more_machines_are_planned_if_one_is_too_small() -> None:
     prices = replace(PRICES, machines=(MEMORY,))
     whole = _of(_plans(prices=prices), "DRAM")
     assert whole.bound_by == "bytes on dram"
@@ -133,7 +133,7 @@ def test_more_machines_are_taken_where_one_is_too_small() -> None:
     assert limited.usd_per_month == pytest.approx(11 * 4.0 * 730)
 
 
-def test_more_machines_are_taken_where_one_is_too_slow() -> None:
+def test_more_machines_are_planned_if_one_is_too_slow() -> None:
     busy = replace(TABLE, lookups_per_s=1e7)
     plan = _of(
         _plans(busy, pool={**POOL, "PMEM": ()}, settings=Settings(threads=2)), "DRAM_SSDHASH"
@@ -146,7 +146,7 @@ def test_more_machines_are_taken_where_one_is_too_slow() -> None:
     assert fewer > plan.lookups_per_s * 0.9
 
 
-def test_the_parts_of_a_machine_do_no_more_than_the_whole() -> None:
+def test_the_parts_of_a_machine_are_together_no_faster_than_the_whole() -> None:
     pool = named_devices(["ddr4-2666-x6"])
     rates = {}
     for parts in (1, 8):
@@ -162,7 +162,7 @@ def test_the_parts_of_a_machine_do_no_more_than_the_whole() -> None:
     assert 0.6 < rates[8] / rates[1] <= 1
 
 
-def test_a_row_that_one_machine_can_t_serve_is_told() -> None:
+def test_a_row_too_hot_for_one_machine_is_an_error() -> None:
     with pytest.raises(PlanError, match=r"the row that is asked for most is in one machine"):
         _plans(replace(TABLE, lookups_per_s=1e12), storage_types=[StorageType.DRAM])
 
@@ -233,7 +233,7 @@ def _step_in_three_tiers(
     return step, {(a.tier, a.access, a.size_bytes): a.rate for a in step.accesses}
 
 
-def test_what_a_step_does_balances() -> None:
+def test_promotions_and_demotions_of_a_step_balance() -> None:
     """As many rows are demoted to a tier as are promoted from it and from the tiers below it."""
     step, rates = _step_in_three_tiers(LeastRecent)
     up = step.moved_rows
@@ -250,7 +250,7 @@ def test_what_a_step_does_balances() -> None:
     assert step.hit_rates[1] + step.hit_rates[2] > up > step.hit_rates[2]
 
 
-def test_by_lfu_rows_of_a_disk_come_up_and_those_of_the_memory_between_stay() -> None:
+def test_lfu_promotes_rows_of_a_disk_but_not_of_the_memory_above_it() -> None:
     step, rates = _step_in_three_tiers(LeastFrequent)
     read = rates[2, Access.FILE_READ, 4096] + rates[2, Access.FILE_READ, 8192]
     assert step.moved_rows == pytest.approx(read)
@@ -263,7 +263,7 @@ def test_by_lfu_rows_of_a_disk_come_up_and_those_of_the_memory_between_stay() ->
     assert rates[1, Access.LOAD, 256] == rates[1, Access.UPDATE, 512] == pytest.approx(resting)
 
 
-def test_rows_in_the_cpu_s_cache_cost_the_device_nothing() -> None:
+def test_rows_in_the_cpu_s_cache_cause_no_device_accesses() -> None:
     placement = LeastFrequent(BoundedZipf(10_000, 1.0), [])
     loads = []
     for cache_bytes in (0, 1 << 20, 1 << 30):
@@ -275,7 +275,7 @@ def test_rows_in_the_cpu_s_cache_cost_the_device_nothing() -> None:
     assert loads[2] == 0
 
 
-def test_weights_below_are_read_again_by_the_apply_unless_the_cpu_has_them_still() -> None:
+def test_apply_reads_a_lower_tier_s_weights_again_unless_the_cpu_has_cached_them() -> None:
     placement = LeastRecent(BoundedZipf(1_000_000, 1.0), [100_000])  # LRU promotes rows
 
     def bytes_a_row(cpu_cache_bytes: int, threads: int) -> float:
@@ -293,7 +293,7 @@ def test_weights_below_are_read_again_by_the_apply_unless_the_cpu_has_them_still
     assert bytes_a_row(8 << 20, threads=16) == pytest.approx(weights + row + header)
 
 
-def test_what_nothing_holds_is_told_with_what_would() -> None:
+def test_if_no_plan_fits_the_error_says_how_many_machines_would() -> None:
     with pytest.raises(
         PlanError,
         match=r"nothing fits:\n  DRAM on dram: needs 55 of memory, for "
@@ -309,7 +309,7 @@ def test_what_nothing_holds_is_told_with_what_would() -> None:
     assert "needs 14 of memory" in left.why
 
 
-def test_a_device_without_the_figures_is_left_out_with_the_reason() -> None:
+def test_a_device_without_the_needed_figures_is_left_out_with_the_reason() -> None:
     class Unmeasured(Device):
         def time_ns(self, access: Access, *_: int) -> float:
             raise NotPublishedError(f"{self.name}: no random {access.name} was published")
@@ -324,11 +324,11 @@ def test_a_device_without_the_figures_is_left_out_with_the_reason() -> None:
     [(DRAM, "DRAM"), (PMEM, "PMEM"), (CXL, "PMEM"), (DISK, "SSD"), (MEMORY_MODE, "DRAM")],
     ids=lambda value: getattr(value, "name", value),
 )
-def test_devices_are_put_where_they_belong(device: Device, role: str) -> None:
+def test_each_kind_of_device_gets_its_tier(device: Device, role: str) -> None:
     assert role_of(device) == role
 
 
-def test_the_lab_s_devices_are_put_where_they_belong() -> None:
+def test_each_of_the_lab_s_devices_gets_its_tier() -> None:
     drams = ["ddr4-2666-x6", "ddr5-snc", "optane-100-x6-memory-mode"]
     others = ["optane-100-x6", "cxl-asic", "optane-200-x6", "nvme-p4510", "sata-s4510"]
     pool = named_devices([*drams, *others, "gb200", "HBM=a100-80"])
@@ -340,7 +340,7 @@ def test_the_lab_s_devices_are_put_where_they_belong() -> None:
     }
 
 
-def test_a_memory_that_nothing_is_known_of_must_be_given_with_its_tier() -> None:
+def test_a_memory_without_a_published_latency_must_be_given_with_its_tier() -> None:
     with pytest.raises(PlanError, match=r"--devices x: say DRAM=x or PMEM=x"):
         role_of(Device("x", publishes_latency=False))
 
@@ -354,7 +354,7 @@ def test_a_memory_that_nothing_is_known_of_must_be_given_with_its_tier() -> None
         (["TAPE=ddr5-snc"], "TAPE is no tier; there are HBM, DRAM, PMEM and SSD"),
     ],
 )
-def test_a_device_on_a_tier_that_it_can_t_hold_is_refused(names: list[str], problem: str) -> None:
+def test_a_device_for_a_tier_that_it_cannot_hold_is_refused(names: list[str], problem: str) -> None:
     with pytest.raises(PlanError, match=rf"--devices {names[0]}: {problem}"):
         named_devices(names)
 
@@ -367,7 +367,7 @@ def test_a_file_s_path_may_have_an_equals_sign(tmp_path: Path) -> None:
     assert [len(pool[role]) for role in ("DRAM", "PMEM")] == [1, 1]
 
 
-def test_two_device_files_of_one_name_are_refused_and_one_file_may_serve_two_tiers(
+def test_two_device_files_with_the_same_name_are_refused_but_one_file_may_serve_two_tiers(
     tmp_path: Path,
 ) -> None:
     text = device_path("optane-100-x6").read_text().replace("optane-100-x6", "here", 1)
@@ -398,14 +398,14 @@ def test_a_disk_as_a_first_tier_is_refused_by_name() -> None:
         ("DRAM_LEVELDB", {"DRAM": (DRAM,)}, "a disk for its SSD tier; given: dram"),
     ],
 )
-def test_a_storage_type_that_is_asked_for_must_have_devices(
+def test_a_requested_storage_type_must_have_devices(
     kind: str, pool: DevicePool, problem: str
 ) -> None:
     with pytest.raises(PlanError, match=f"--devices: {kind} needs {problem}"):
         _plans(pool=pool, storage_types=[StorageType[kind]])
 
 
-def test_storage_types_are_known_by_name() -> None:
+def test_storage_types_are_found_by_name() -> None:
     assert storage_type_of("ssdhash") is StorageType.DRAM_SSDHASH
     assert storage_type_of("hbm_dram") is StorageType.HBM_DRAM
     with pytest.raises(PlanError, match="--storage-types TAPE: no storage type; there are DRAM,"):
@@ -421,7 +421,7 @@ def test_storage_types_are_known_by_name() -> None:
         ({"tables": ()}, "--tables: has no table"),
     ],
 )
-def test_a_workload_that_is_none_is_refused(changes: dict[str, Any], problem: str) -> None:
+def test_an_impossible_workload_is_refused(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(PlanError, match=problem):
         replace(TABLE, **changes)
 
@@ -438,7 +438,7 @@ def test_a_workload_that_is_none_is_refused(changes: dict[str, Any], problem: st
         ({"max_machines": 0}, "--max-machines 0: must be 1"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(changes: dict[str, Any], problem: str) -> None:
+def test_impossible_settings_are_refused(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(PlanError, match=problem):
         Settings(**changes)
 
@@ -448,7 +448,7 @@ def test_the_last_of_three_tiers_must_have_rows() -> None:
         _plans(settings=Settings(first_tier_fractions=(0.8,)))
 
 
-def test_the_cpu_s_work_is_measured_on_a_table_that_it_caches() -> None:
+def test_the_cpu_s_work_is_measured_for_training_and_serving() -> None:
     adagrad = es.optimizers.Adagrad(0.1)
     training = measure_cpu_work(16, adagrad, ITEMS.popularity, training=True)
     serving = measure_cpu_work(16, adagrad, ITEMS.popularity, training=False)
@@ -482,7 +482,7 @@ def test_the_command_prints_a_table_that_fits_and_writes_json(
     assert f"{best['storage_type']} in {best['machines']} × {best['machine']}" in out
 
 
-def test_a_full_disk_leaves_the_plans_that_were_there(
+def test_a_full_disk_keeps_the_older_plans(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "plan.json"
@@ -493,7 +493,7 @@ def test_a_full_disk_leaves_the_plans_that_were_there(
     assert file.read_text() == "before"
 
 
-def test_the_function_gives_what_the_command_writes(tmp_path: Path) -> None:
+def test_make_plans_gives_the_document_that_the_command_writes(tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     assert main([*COMMAND, *DEVICES, "--json", str(file)]) == 0
     workload = Workload((planned_table("table", rows=200_000_000, dim=64, skew=1.05),), 5e6)
@@ -527,7 +527,7 @@ def test_the_command_s_errors_name_the_argument(
     assert problem in " ".join(capsys.readouterr().err.split())
 
 
-def test_commands_that_train_nothing_don_t_need_the_engine_for_its_options() -> None:
+def test_the_plan_command_parses_its_options_without_the_engine() -> None:
     """Without the engine and NumPy, options are parsed, and only the planning itself is refused."""
     program = (
         "import sys; sys.modules['numpy'] = sys.modules['embstore'] = None\n"

@@ -103,17 +103,19 @@ def _assert_same(counted: Counts, planned: Counts) -> None:
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "serving"])
-def test_of_two_memories_a_plan_counts_what_the_engine_does(training: bool, tmp_path: Path) -> None:
+def test_on_two_memories_a_plan_has_the_engine_s_accesses(training: bool, tmp_path: Path) -> None:
     sizes = [FIRST_ROWS * SHAPE.row_bytes, ROWS * SHAPE.row_bytes]
     storage = es.StorageOption(es.StorageType.DRAM_PMEM, tmp_path, sizes)
-    counted, came_up = _counted(storage, training)
+    counted, promoted_share = _counted(storage, training)
     step = _step(es.StorageType.DRAM_PMEM, PMEM, training)
     assert step.moved_rows == 0
-    assert 0 < came_up < 0.2 * step.missed_rows  # only rows near the first tier's lowest rank
+    assert (
+        0 < promoted_share < 0.2 * step.missed_rows
+    )  # only rows near the first tier's lowest rank
 
     planned = _planned(step)
-    row = came_up * np.array([1, SHAPE.row_bytes])
-    row_and_header = row + came_up * np.array([1, HEADER_BYTES])
+    row = promoted_share * np.array([1, SHAPE.row_bytes])
+    row_and_header = row + promoted_share * np.array([1, HEADER_BYTES])
     planned[0, Access.STORE] = row
     planned[0, Access.LOAD] += row  # of the demoted row
     planned[1, Access.LOAD] += row_and_header
@@ -124,7 +126,7 @@ def test_of_two_memories_a_plan_counts_what_the_engine_does(training: bool, tmp_
     _assert_same(counted, planned)
 
 
-def test_above_a_disk_a_plan_counts_what_the_engine_does(
+def test_above_a_disk_a_plan_has_the_engine_s_accesses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The buffer is so small that it holds hardly any rows, as with a table worth planning."""

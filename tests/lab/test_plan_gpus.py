@@ -47,7 +47,7 @@ def over_the_bus(step: StepAccesses) -> dict[Access, DeviceAccess]:
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_rows_that_are_all_in_a_gpu_never_cross_its_bus(training: bool) -> None:
+def test_rows_of_a_table_that_is_all_in_hbm_never_cross_the_bus(training: bool) -> None:
     step = accesses(StorageType.HBM, training=training)
     assert step.moved_rows == 0
     assert {each.device for each in step.accesses} == {"a100-80"}
@@ -55,7 +55,9 @@ def test_rows_that_are_all_in_a_gpu_never_cross_its_bus(training: bool) -> None:
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_of_a_row_that_stays_below_weights_go_up_and_a_gradient_comes_down(training: bool) -> None:
+def test_by_lfu_a_missed_row_s_weights_go_to_the_gpu_and_its_gradient_comes_back(
+    training: bool,
+) -> None:
     step = accesses(StorageType.HBM_DRAM, ROWS // 10, training=training)
     crossing = over_the_bus(step)
     assert {*crossing} == ({Access.STORE, Access.LOAD} if training else {Access.STORE})
@@ -65,7 +67,7 @@ def test_of_a_row_that_stays_below_weights_go_up_and_a_gradient_comes_down(train
     assert step.moved_rows == 0 < step.missed_rows <= 1 - step.hit_rates[0]  # once a batch
 
 
-def test_each_row_that_is_missing_crosses_the_bus_once_and_another_goes_back() -> None:
+def test_by_lru_each_missed_row_crosses_the_bus_once_and_another_row_goes_back() -> None:
     step = accesses(StorageType.HBM_DRAM, ROWS // 10, by=LeastRecent)
     crossing = over_the_bus(step)
     assert {*crossing} == {Access.STORE, Access.LOAD}
@@ -89,7 +91,7 @@ def test_a_batch_reads_each_of_its_rows_once_and_writes_each_id() -> None:
     assert step.distinct_rows < 1
 
 
-def test_every_type_with_hbm_is_planned_with_one_dram_for_its_tier_and_the_index() -> None:
+def test_every_type_with_hbm_has_its_dram_tier_and_index_on_the_same_dram() -> None:
     assert set(HBM_TYPES) <= set(PLANNED_TYPES)
     pool = named_devices([*DEVICES, "ddr5-snc"])
     for placed in placements(HBM_TYPES, pool, asked_for=True):
@@ -99,7 +101,7 @@ def test_every_type_with_hbm_is_planned_with_one_dram_for_its_tier_and_the_index
                 assert placed.index_device.name == name
 
 
-def test_plans_with_gpus_are_in_machines_that_hold_them() -> None:
+def test_plans_with_gpus_are_in_machines_that_have_the_gpus() -> None:
     table = planned_table("table", rows=10**8, dim=64, skew=1.05)
     workload = Workload((table,), lookups_per_s=1e6, batch_ids=65536)
     pool = named_devices(["h100-sxm", "ddr5-snc", "nvme-p4510"])
@@ -127,7 +129,7 @@ def test_machines_that_are_rented_together_are_paid_for_together() -> None:
         (["L3=h100-sxm"], "there are HBM, DRAM, PMEM and SSD"),
     ],
 )
-def test_a_gpu_is_for_hbm_alone(names: list[str], problem: str) -> None:
+def test_only_an_hbm_tier_may_be_on_a_gpu(names: list[str], problem: str) -> None:
     with pytest.raises(PlanError, match=problem):
         named_devices(names)
 

@@ -40,7 +40,7 @@ def _ids(rows: int, skew: float, count: int, seed: int = 7) -> NDArray[np.int64]
 
 @given(SMALL, SKEWS, st.data())
 @settings(max_examples=60, deadline=None)
-def test_shares_are_those_of_plain_sums(rows: int, skew: float, data: st.DataObject) -> None:
+def test_shares_equal_plain_sums(rows: int, skew: float, data: st.DataObject) -> None:
     first = data.draw(st.integers(1, rows))
     last = data.draw(st.integers(first, rows))
     share = BoundedZipf(rows, skew).total(lambda p: p, first, last)
@@ -49,12 +49,14 @@ def test_shares_are_those_of_plain_sums(rows: int, skew: float, data: st.DataObj
 
 @given(SMALL, SKEWS, st.floats(0, 1e7))
 @settings(max_examples=60, deadline=None)
-def test_different_rows_are_those_of_plain_sums(rows: int, skew: float, time: float) -> None:
+def test_the_number_of_different_rows_equals_a_plain_sum(
+    rows: int, skew: float, time: float
+) -> None:
     different = BoundedZipf(rows, skew).different_rows(time)
     assert different == pytest.approx(np.sum(-np.expm1(-_p(rows, skew) * time)), rel=1e-6, abs=1e-9)
 
 
-def test_two_thousand_million_rows_sum_up_to_the_zeta_function() -> None:
+def test_the_sum_over_two_billion_rows_follows_the_zeta_function() -> None:
     """The sum of r ** -2 over all ranks r is pi ** 2 / 6; ranks above n contribute about 1 / n."""
     rows = 2_000_000_000
     harmonic = 1 / BoundedZipf(rows, 2.0).hottest_share
@@ -92,7 +94,7 @@ def test_no_cache_beats_the_most_frequent_rows(rows: int, skew: float, fraction:
     assert least_frequent == pytest.approx(_p(rows, skew)[:first].sum(), rel=1e-6)
 
 
-def test_tiers_have_the_rows_that_upper_ones_leave() -> None:
+def test_lower_tiers_have_the_rows_that_upper_tiers_leave() -> None:
     placement = LeastFrequent(BoundedZipf(1000, 1.0), [100, 300])
     assert placement.tier_rows == (100, 300, 600)
     p = _p(1000, 1.0)
@@ -117,7 +119,7 @@ class _Lru:
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("kind", [LeastFrequent, LeastRecent])
-def test_rows_that_are_never_asked_for_take_nothing(
+def test_rows_with_probability_zero_cause_no_accesses(
     kind: type[LeastFrequent] | type[LeastRecent],
 ) -> None:
     """With a very steep skew, nearly all probabilities are 0 in floating point."""
@@ -160,7 +162,7 @@ def test_a_simulated_lfu_cache_hits_as_calculated() -> None:
     )
 
 
-def test_what_a_simulated_cpu_cache_lets_pass_is_as_calculated() -> None:
+def test_a_simulated_cpu_cache_misses_as_calculated() -> None:
     rows, cached = 10_000, 400
     cache = _Lru(cached)
     hits = [cache.hits(row) for row in _ids(rows, 1.05, 150_000).tolist()]
@@ -173,7 +175,7 @@ def test_what_a_simulated_cpu_cache_lets_pass_is_as_calculated() -> None:
     assert all_of_it.missing(np.array([0.1, 0.5])) == pytest.approx([0, 0])
 
 
-def test_the_characteristic_time_asks_for_as_many_rows_as_are_cached() -> None:
+def test_in_the_characteristic_time_as_many_rows_are_used_as_are_cached() -> None:
     zipf = BoundedZipf(10**9, 1.05)
     time = characteristic_time(zipf, 10**6)
     assert zipf.different_rows(time) == pytest.approx(10**6, rel=1e-6)
@@ -201,7 +203,7 @@ def test_a_simulated_direct_mapped_cache_misses_as_calculated(
     assert misses / (looked_up // 2) == pytest.approx(calculated, abs=0.01)
 
 
-def test_a_direct_mapped_cache_misses_less_the_larger_it_is() -> None:
+def test_a_larger_direct_mapped_cache_misses_less() -> None:
     zipf = BoundedZipf(10**9, 1.05)
     misses = [direct_mapped_misses(zipf, 512, gb * 10**9, 32 << 20) for gb in (8, 64, 192, 1000)]
     assert misses == sorted(misses, reverse=True)
@@ -256,6 +258,6 @@ def test_the_engine_hits_and_moves_rows_as_calculated(
 
 
 @pytest.mark.parametrize(("rows", "skew"), [(0, 1.0), (10, -0.1), (10, float("nan"))])
-def test_a_distribution_that_is_none_is_refused(rows: int, skew: float) -> None:
+def test_an_impossible_distribution_is_refused(rows: int, skew: float) -> None:
     with pytest.raises(ValueError, match=r"(rows|skew) must"):
         BoundedZipf(rows, skew)

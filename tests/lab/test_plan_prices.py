@@ -33,7 +33,7 @@ def _prices(path: Path, **changes: object) -> Prices:
     return load_prices(_written(path / "p.yaml", {"hours_a_month": 730, "machines": [machine]}))
 
 
-def test_the_paper_s_machines_cost_what_it_says() -> None:
+def test_the_paper_s_machines_cost_what_the_paper_says() -> None:
     prices = load_prices()
     dram, pmem = (prices.machine(f"ecs.{name}.13xlarge") for name in ("r6e", "re6p"))
     assert (dram.usd_per_hour, dram.cpu_threads, pmem.usd_per_hour) == (3.04, 52, 3.80)
@@ -44,7 +44,7 @@ def test_the_paper_s_machines_cost_what_it_says() -> None:
     assert pmem.usd_per_hour * 5.33 == pytest.approx(20.3, abs=0.1)
 
 
-def test_every_machine_of_the_lab_has_a_source_and_devices_that_there_are() -> None:
+def test_every_machine_in_the_lab_s_prices_has_a_source_and_known_devices() -> None:
     for machine in load_prices().machines:
         assert machine.source.title
         assert machine.source.url.startswith("http")
@@ -57,7 +57,7 @@ def test_every_machine_of_the_lab_has_a_source_and_devices_that_there_are() -> N
                 assert load_device(name).kind == kind
 
 
-def test_memory_mode_is_the_same_machine_with_its_persistent_memory_alone() -> None:
+def test_memory_mode_is_the_same_machine_with_pmem_as_its_only_memory() -> None:
     prices = load_prices()
     plain = prices.machine("ecs.re6p.13xlarge")
     cached = prices.machine("ecs.re6p.13xlarge, memory mode")
@@ -68,7 +68,7 @@ def test_memory_mode_is_the_same_machine_with_its_persistent_memory_alone() -> N
     assert holding.capacity_bytes == 756 << 30
 
 
-def test_sizes_are_binary_or_decimal_as_the_field_says(tmp_path: Path) -> None:
+def test_sizes_are_binary_or_decimal_according_to_the_field(tmp_path: Path) -> None:
     holds = [
         {"devices": ["dram", "ddr"], "capacity_gib": 1.5},
         {"devices": ["disk"], "capacity_gb": 7500, "units": 2},
@@ -140,7 +140,7 @@ def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
         load_prices(tmp_path / "none.yaml")
 
 
-def test_machines_are_picked_by_name(tmp_path: Path) -> None:
+def test_machines_are_selected_by_name(tmp_path: Path) -> None:
     prices = load_prices()
     assert prices.of(None) is prices
     assert [m.name for m in prices.of(["r5.24xlarge"]).machines] == ["r5.24xlarge"]

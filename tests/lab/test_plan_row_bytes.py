@@ -16,7 +16,7 @@ from pmemlab.model.planning.row_bytes import RowShape, bytes_a_row, optimizer_of
 
 @pytest.mark.parametrize("dim", [1, 4, 7, 16, 33, 64])
 @pytest.mark.parametrize("name", ["SGD", "Adagrad", "Adam"])
-def test_a_row_has_the_engine_s_bytes(dim: int, name: str) -> None:
+def test_a_row_has_as_many_bytes_as_in_the_engine(dim: int, name: str) -> None:
     optimizer = optimizer_of(name)
     with es.get_embedding_variable(
         "row", embedding_dim=dim, initializer=es.initializers.Ones(), optimizer=optimizer
@@ -25,7 +25,7 @@ def test_a_row_has_the_engine_s_bytes(dim: int, name: str) -> None:
     assert RowShape(dim, len(optimizer.slots)).row_bytes == tier["row_bytes"]
 
 
-def test_rows_of_lower_tiers_have_what_lies_beside_them(tmp_path: Path) -> None:
+def test_an_ssdhash_tier_s_files_have_the_planned_bytes(tmp_path: Path) -> None:
     """The files of an SSDHASH tier have one to two times the planned record bytes per row."""
     rows, dim = 20_000, 16
     option = es.StorageOption(
@@ -57,7 +57,7 @@ def test_rows_of_lower_tiers_have_what_lies_beside_them(tmp_path: Path) -> None:
     ("storage_type", "tier"),
     [("DRAM_SSDHASH", 1), ("DRAM_LEVELDB", 1)],
 )
-def test_dram_beside_rows_is_what_a_process_grows_by(
+def test_planned_dram_beside_rows_matches_the_growth_of_a_process(
     storage_type: str, tier: int, tmp_path: Path
 ) -> None:
     """With few rows, buffers of constant size count too: LevelDB's take at most 12 MiB."""
@@ -71,7 +71,7 @@ def test_dram_beside_rows_is_what_a_process_grows_by(
     assert 0.7 * planned * rows <= measured.dram_bytes <= 1.35 * planned * rows + buffers
 
 
-def test_each_tier_has_its_own() -> None:
+def test_each_tier_has_its_own_bytes_per_row() -> None:
     shape = RowShape(64, 1)
     assert shape.row_bytes == 512
     alone = bytes_a_row(shape, TIER_KINDS[es.StorageType.DRAM], 0)
@@ -87,13 +87,13 @@ def test_each_tier_has_its_own() -> None:
     assert leveldb.tier == pytest.approx(1.11 * (512 + 85))
 
 
-def test_every_optimizer_of_the_engine_is_known_in_any_case() -> None:
+def test_optimizer_names_are_found_in_any_case() -> None:
     for name in es.optimizers.__all__:
         if name != "Optimizer":
             kind = type(optimizer_of(name.lower()))
             assert kind is getattr(es.optimizers, name)
 
 
-def test_an_optimizer_that_is_none_is_refused() -> None:
+def test_an_unknown_optimizer_is_refused() -> None:
     with pytest.raises(PlanError, match="--optimizer lion: must be one of SGD, Adadelta, Adagrad"):
         optimizer_of("lion")
