@@ -1,4 +1,4 @@
-"""How long a look-up takes, where a plain calculation says it too."""
+"""The time of a look-up, in cases where a simple calculation gives it too."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _access(device: str, rate: float = 1.0, miss: float = 0.0) -> DeviceAccess:
 
 @dataclass(frozen=True)
 class FromSeveral(Device):
-    """One that a thread asks several things at once."""
+    """A device on which each thread has 128 accesses in flight."""
 
     def time_ns(self, *_: object) -> float:
         return self.latency / 128
@@ -40,7 +40,7 @@ def test_one_thread_waits_for_each_latency() -> None:
 def test_many_threads_get_the_bandwidth_of_the_device_that_they_wait_for(
     threads: int, cpu_ns: float
 ) -> None:
-    """256 bytes at 0.5 bytes a nanosecond: 512 ns of the device each, however many threads ask."""
+    """256 bytes at 0.5 bytes/ns take 512 ns of the device per access, for any number of threads."""
     device = Device("slow", latency=10.0, bytes_a_ns=0.5)
     time = lookup_time(cpu_ns, [_access("slow")], {"slow": device}, {}, threads, BATCH)
     assert time.total_ns / threads == pytest.approx(512, rel=0.01)

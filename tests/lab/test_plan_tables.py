@@ -117,7 +117,7 @@ def test_a_table_in_two_halves_takes_the_bytes_of_the_whole_and_its_time() -> No
         assert [tier.bytes for tier in plan.tiers] == [2 * tier.bytes for tier in one[kind].tiers]
         assert plan.index_bytes == 2 * one[kind].index_bytes
         assert plan.hit_rate == pytest.approx(one[kind].hit_rate)
-        # Half of a batch has more different rows for each of its ids.
+        # Half a batch has more different rows per id.
         assert 0.7 < plan.lookups_per_s / one[kind].lookups_per_s <= 1.001
 
 
@@ -141,7 +141,7 @@ def test_figures_are_means_by_the_ids_of_each_table() -> None:
 def test_the_row_that_is_asked_for_most_may_be_any_tables() -> None:
     tiny = planned_table("tiny", rows=2, dim=64, skew=0.0, ids_a_sample=1.0)
     large = planned_table("large", rows=3_000_000, dim=64, skew=0.2, ids_a_sample=9.0)
-    # Of all look-ups 5 % are of either row of the tiny table.
+    # Each of the two rows of the tiny table has 5 % of all look-ups.
     workload = Workload((tiny, large), lookups_per_s=1e12)
     with pytest.raises(PlanError, match=r"and of 1e\+12 look-ups a second 5\.0% are its"):
         make_plans(workload, {"DRAM": (DRAM,)}, PRICES, CPU)
@@ -155,7 +155,7 @@ def test_tables_share_a_cache_as_they_are_asked_for() -> None:
     rows = np.concatenate([np.arange(1000), 1000 + np.arange(1000)])
     p = np.concatenate([0.8 * hot.probabilities(1, 1000), 0.2 * cold.probabilities(1, 1000)])
     bytes_of = np.where(rows < 1000, 64, 128)
-    # An LRU list of rows, counted at its end.
+    # Simulates a shared LRU list, and samples its contents after a warm-up.
     last: dict[int, None] = {}
     held, seen = 0, []
     for n, row in enumerate(np.random.default_rng(1).choice(rows, 30_000, p=p / p.sum()).tolist()):

@@ -1,4 +1,4 @@
-"""What a recorded run is predicted to take on other devices."""
+"""The predicted time of a recorded run on other devices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DIM = 16
 
 @dataclass(frozen=True)
 class Slow:
-    """A device each of whose accesses takes so long."""
+    """A device whose accesses each take `each_ns`."""
 
     name: str
     each_ns: float
@@ -113,7 +113,7 @@ def test_a_thread_that_moves_rows_can_be_what_training_waits_for(tmp_path: Path)
         phases, caches, ran = recorded(variable, [[slow, slow]])
     phases["thread"] = 2
     phases["thread"][: len(phases) // 2] = 1
-    phases["thread"][-1] = 3  # which trained, and did one thing
+    phases["thread"][-1] = 3  # the training thread, with a single phase
     busy = [phases["thread"] == thread for thread in (1, 2)]
     takes = np.maximum(phases["elapsed_ns"], phases["accesses"] * 1e3) / 1e9
     predicted = predict_run(phases, caches, [slow, slow], RanIn(ran.seconds, 3))

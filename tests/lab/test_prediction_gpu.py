@@ -1,4 +1,4 @@
-"""What a run is predicted to take with its first tier on a GPU."""
+"""The predicted time of a run whose first tier is on a GPU."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Recorded(NamedTuple):
     trained_rows: int
 
     def on(self, gpu: GpuDevice) -> float:
-        """Seconds at the GPU, of all threads together."""
+        """Returns the seconds that the GPU takes, summed over all threads."""
         first = self.phases[self.phases["tier"] == 0]
         return float(gpu_times_ns(first, 0, gpu, self.ran.thread).sum()) / 1e9
 
@@ -117,7 +117,7 @@ def test_each_row_that_comes_up_or_goes_down_crosses_the_bus_once(
     assert a_tenth_there.moved_bytes > 100 * ROW_BYTES
     slower = a_tenth_there.on(gpu(tmp_path, bus_gb_per_s=1)) - a_tenth_there.on(gpu(tmp_path))
     crossed = slower / (1 / 1e9 - 1 / 32e9)
-    # Rows that were read to go down may turn out to be wanted again, and stay.
+    # A row that was read for its demotion may be used again meanwhile, and then stays.
     assert 0.99 <= crossed / a_tenth_there.moved_bytes < 1.2
 
 

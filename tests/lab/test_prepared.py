@@ -1,4 +1,4 @@
-"""Modules that are run by a process which has imported them."""
+"""Prepared modules: a server process imports them once, and runs each command in a child."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ if __name__ == "__main__":
 
 
 class Prepared:
-    """A guest's folder of prepared modules, played here."""
+    """A folder of prepared modules, as a guest has it, and the commands that run them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -127,7 +127,7 @@ def test_a_signal_to_the_command_is_the_module_s(played: Prepared) -> None:
     waiting.send_signal(signal.SIGABRT)
     _, err = waiting.communicate(timeout=LIMIT_S)
     assert waiting.returncode == -signal.SIGABRT
-    assert "mine.py" in err  # the stack of where it was
+    assert "mine.py" in err  # faulthandler's stack
 
 
 def test_a_command_that_is_killed_takes_the_module_s_process_along(played: Prepared) -> None:
@@ -158,7 +158,7 @@ def test_a_module_that_can_t_be_imported_is_told_of_and_others_can(played: Prepa
         assert played.run("tell")[0] == 7
 
 
-# Tells whose child runs it, and of what else that process has imported.
+# Prints the pid of the server that runs it, and whether the server has imported `mine` and `site`.
 PARENT = """
 import os, sys
 

@@ -1,4 +1,4 @@
-"""This computer in the place of a machine."""
+"""The machine kind `process`: this computer in place of an emulated one."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_command_that_closes_its_output_is_waited_for(machine: ProcessMachine)
 def test_what_its_commands_left_running_ends_with_its_power(
     machine: ProcessMachine, end: str, tmp_path: Path
 ) -> None:
-    # One in the command's group, one in a session of its own whose parent has ended.
+    # One process in the command's process group, and one in its own session without a parent.
     script = """
         sleep 60 & echo $!
         told=$1; shift

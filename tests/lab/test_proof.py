@@ -1,4 +1,4 @@
-"""The proof gate: only what a topology demands counts, and all of it does."""
+"""The proof gate: every fact that a topology demands must hold, and no other fact counts."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def test_a_partition_s_device_is_its_disk(monkeypatch: pytest.MonkeyPatch, tmp_p
     ("devices", "disks"),
     [
         ({"pci0000:00/nvme/nvme0/nvme0n1": "0", "virtual/block/loop0": "0"}, ["nvme0n1"]),
-        # Where the kernel knows that a disk may have several ways to it, they are devices, too.
+        # With NVMe multipath, each path to a disk is a hidden block device of its own.
         (
             {
                 "pci0000:00/nvme/nvme0/nvme0c0n1": "1",
@@ -247,7 +247,7 @@ def test_a_partition_s_device_is_its_disk(monkeypatch: pytest.MonkeyPatch, tmp_p
             ["nvme0n1"],
         ),
         ({"pci0000:00/ata1/sda": "0", "LNXSYSTM:00/ndbus0/region0/pmem0": "0"}, ["sda"]),
-        ({"pci0000:00/ata1/sda": None}, ["sda"]),  # an old kernel hides none
+        ({"pci0000:00/ata1/sda": None}, ["sda"]),  # an old kernel has no `hidden`
     ],
 )
 def test_a_disk_is_one_whatever_its_kernel_makes_of_it(
@@ -343,7 +343,9 @@ def test_in_a_full_folder_a_file_of_the_user_is_looked_at_and_not_changed(
     (tmp_path / "link").symlink_to("holes")
     before = (rows.read_bytes(), rows.stat().st_mtime_ns)
     assert pmem_facts._file_in_full_folder(str(tmp_path)) == rows
-    with contextlib.suppress(PermissionError, FileNotFoundError):  # who may not ask where pages lie
+    with contextlib.suppress(
+        PermissionError, FileNotFoundError
+    ):  # without the right to page frames
         assert fact(str(tmp_path)) in (False, True, ["none"])
     assert (rows.read_bytes(), rows.stat().st_mtime_ns) == before
 
@@ -358,7 +360,7 @@ def test_pages_that_were_never_written_are_in_no_region_and_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kpageflags = tmp_path / "kpageflags"
-    written, zeros, flags = 0, 1, (1 << 11, 1 << 24)  # of the frames 0 and 1
+    written, zeros, flags = 0, 1, (1 << 11, 1 << 24)  # of frames 0 and 1
     kpageflags.write_bytes(struct.pack("=2Q", *flags))
     monkeypatch.setattr(pmem_facts, "_KPAGEFLAGS", kpageflags)
     pages = [frame * mmap.PAGESIZE for frame in (written, zeros, zeros)]

@@ -1,4 +1,4 @@
-"""QEMU's arguments: paths arrive whole, and the sandbox is on where there is one."""
+"""QEMU's arguments: special characters are quoted, and the sandbox is on if QEMU has one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rates are `measured`: those whose tiers were on the kind of medium that their names say."""
+"""A rate is `measured` only if every tier was on the kind of medium that its name says."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def kind_of(
     expect: Expectations = PLACED,
     **run: Any,
 ) -> MetricKind:
-    """The kind of a run's rate, with rows in these tiers."""
+    """Returns the kind of a run's rate, with rows in these tiers."""
     scenario = Scenario(
         path=Path("a.yaml"),
         name="a",
@@ -60,7 +60,7 @@ def kind_of(
 
 
 def on_host(name: str, *tiers: Mapping[str, Any], **changed: Any) -> MetricKind:
-    """A rate on a computer that has, of its own, what a machine of the lab has."""
+    """Returns the kind of a rate on a host whose hardware has the facts of a lab machine."""
     facts = {**recorded_facts(name), **HARDWARE, **changed}
     storage_type = {
         ("PMEM_LIBPMEM",): "PMEM_LIBPMEM",
@@ -110,7 +110,7 @@ def test_saves_to_an_emulated_disk_aren_t_measured_under_kvm_either() -> None:
     nvme: Any = {"topology": "nvme", "facts": recorded_facts("nvme")}
     kvm: Any = {"machine": "guest", "accelerator": "kvm"}
     assert kind_of("DRAM", IN_DRAM, **kvm, **nvme, saves=3) == "functional-only"
-    # A workload that doesn't count its saves was told to make some all the same.
+    # This workload doesn't count its saves, but power cuts imply that it saves.
     cuts = PowerCuts(1, "ssd", after_line="kept")
     assert kind_of("DRAM", IN_DRAM, **kvm, **nvme, power_cuts=cuts) == "functional-only"
     assert kind_of("DRAM", IN_DRAM, **kvm, **nvme) == "measured"
@@ -128,7 +128,7 @@ def test_a_host_measures_persistent_memory_and_cxl_memory_that_hardware_tells_of
     mounts = ["cxl-pmem", "fsdax", "fsdax-eadr", "fsdax-nvme", "interleaved", "mixed-mode"]
     for name in [*mounts, "fsdax-memmap"]:
         on_dax = on_its_device(ON_DAX, name, "mount")
-        # Of memmap=, all holds that holds of an NVDIMM, but that it is plain RAM.
+        # memmap= memory has all facts of an NVDIMM, but is plain RAM.
         expected = "functional-only" if name == "fsdax-memmap" else "measured"
         assert on_host(name, on_dax) == expected, name
         assert kind_of(
