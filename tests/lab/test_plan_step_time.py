@@ -37,7 +37,7 @@ def test_one_thread_waits_for_each_latency() -> None:
 
 
 @given(st.integers(8, 200), st.floats(0, 1000))
-def test_many_threads_get_the_bandwidth_of_the_device_that_they_wait_for(
+def test_many_threads_get_the_bandwidth_of_their_bottleneck_device(
     threads: int, cpu_ns: float
 ) -> None:
     """256 bytes at 0.5 bytes/ns take 512 ns of the device per access, for any number of threads."""
@@ -46,7 +46,7 @@ def test_many_threads_get_the_bandwidth_of_the_device_that_they_wait_for(
     assert time.total_ns / threads == pytest.approx(512, rel=0.01)
 
 
-def test_a_batch_that_reads_little_waits_for_the_whole_latency() -> None:
+def test_a_batch_with_few_reads_waits_for_the_whole_latency() -> None:
     disk = FromSeveral("disk", latency=80_000.0)
     for batch_ids, expected_ns in ((1, 80_000), (100, 80_000 / 100), (12_800, 80_000 / 128)):
         time = lookup_time(0.0, [_access("disk")], {"disk": disk}, {}, 1, batch_ids)
@@ -62,7 +62,7 @@ def test_two_devices_are_used_at_the_same_time_by_different_threads() -> None:
     assert 32 * both.by_device["narrow"] / both.total_ns > 28, "threads that are there at a time"
 
 
-def test_disks_side_by_side_share_the_threads() -> None:
+def test_several_disks_share_the_threads() -> None:
     disk = Device("disk", latency=10.0, bytes_a_ns=0.5)
     one, four = (
         lookup_time(0.0, [_access("disk")], {"disk": disk}, {"disk": n}, 32, BATCH) for n in (1, 4)

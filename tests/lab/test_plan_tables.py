@@ -59,7 +59,7 @@ def zipf_ids(rows: int, skew: float, count: int) -> NDArray[np.int64]:
     st.integers(0, 5),
     st.tuples(st.integers(1, 50), st.integers(1, 50)),
 )
-def test_sums_over_counted_rows_are_those_of_a_loop(
+def test_sums_over_counted_rows_equal_those_of_a_loop(
     counts: list[int], never_asked_for: int, ends: tuple[int, int]
 ) -> None:
     rows = len(counts) + never_asked_for
@@ -90,7 +90,7 @@ def test_counts_of_many_ids_have_the_hit_rates_of_their_distribution() -> None:
         )
 
 
-def test_counted_rows_are_planned_as_their_distribution_is() -> None:
+def test_counted_rows_are_planned_like_their_distribution() -> None:
     rows = 5000
     _, counts = np.unique(zipf_ids(rows, 1.05, 1_000_000), return_counts=True)
     drawn = PlannedTable("t", 64, es.optimizers.Adagrad(0.1), CountedRows(counts, rows))
@@ -108,7 +108,7 @@ def test_counted_rows_are_planned_as_their_distribution_is() -> None:
 # --- Several tables
 
 
-def test_a_table_in_two_halves_takes_the_bytes_of_the_whole_and_its_time() -> None:
+def test_two_equal_tables_take_twice_the_bytes_and_about_the_same_time() -> None:
     half = planned_table("half", rows=1_000_000, dim=64, skew=1.05)
     halves = by_kind(plans_of(half, replace(half, name="other half")))
     one = by_kind(plans_of(half))
@@ -121,7 +121,7 @@ def test_a_table_in_two_halves_takes_the_bytes_of_the_whole_and_its_time() -> No
         assert 0.7 < plan.lookups_per_s / one[kind].lookups_per_s <= 1.001
 
 
-def test_figures_are_means_by_the_ids_of_each_table() -> None:
+def test_hit_rates_are_means_weighted_by_each_table_s_ids() -> None:
     large = planned_table("large", rows=3_000_000, dim=64, skew=1.05)
     small = planned_table("small", rows=1000, dim=64, skew=0.5)
     hit_rates = {
@@ -138,7 +138,7 @@ def test_figures_are_means_by_the_ids_of_each_table() -> None:
     assert hit_rates[3.0] == pytest.approx((alone[0] + 3 * alone[1]) / 4)
 
 
-def test_the_row_that_is_asked_for_most_may_be_any_tables() -> None:
+def test_the_hottest_row_may_be_in_any_table() -> None:
     tiny = planned_table("tiny", rows=2, dim=64, skew=0.0, ids_a_sample=1.0)
     large = planned_table("large", rows=3_000_000, dim=64, skew=0.2, ids_a_sample=9.0)
     # Each of the two rows of the tiny table has 5 % of all look-ups.
@@ -147,7 +147,7 @@ def test_the_row_that_is_asked_for_most_may_be_any_tables() -> None:
         make_plans(workload, {"DRAM": (DRAM,)}, PRICES, CPU)
 
 
-def test_tables_share_a_cache_as_they_are_asked_for() -> None:
+def test_tables_share_a_cache_according_to_their_look_ups() -> None:
     hot, cold = BoundedZipf(1000, 1.05), BoundedZipf(1000, 0.2)
     cache = SharedCache([CacheUser(hot, 0.8, 64), CacheUser(cold, 0.2, 128)])
     parts = cache.parts(64 * 500)
@@ -176,7 +176,7 @@ def test_tables_share_a_cache_as_they_are_asked_for() -> None:
     assert SharedCache([CacheUser(hot, 1.0, 64)]).parts(640) == (1.0,)
 
 
-def test_the_cpu_s_work_is_the_mean_of_an_id() -> None:
+def test_the_cpu_s_work_is_a_mean_weighted_by_each_table_s_ids() -> None:
     tables = [
         planned_table("narrow", rows=1000, dim=4, skew=1.0),
         planned_table("wide", rows=1000, dim=512, skew=1.0),
@@ -225,7 +225,7 @@ def test_a_file_lists_tables(tables: Path) -> None:
     assert shops.popularity.text == "4 look-ups counted in shops"
 
 
-def test_the_command_takes_such_a_file(
+def test_the_command_takes_a_file_of_tables(
     tables: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
@@ -241,7 +241,7 @@ def test_the_command_takes_such_a_file(
     assert [table["ids_a_sample"] for table in workload["tables"]] == [1, 20, 1]
 
 
-def test_the_command_takes_ids_and_what_was_recorded_of_one_table(
+def test_the_command_takes_ids_or_a_recording_of_one_table(
     tables: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["model", "plan", "--lookups-per-s=5e6", "--cpu-ns-per-lookup=60"]
@@ -277,7 +277,7 @@ def test_the_command_takes_ids_and_what_was_recorded_of_one_table(
         ("{name: t, dim: 4, rows: 5, skew: 1, colour: 1}", "colour: is no field here"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_named(entry: str, problem: str, tmp_path: Path) -> None:
+def test_errors_in_a_file_of_tables_are_named(entry: str, problem: str, tmp_path: Path) -> None:
     (tmp_path / "cut.npy").touch()
     os.mkfifo(tmp_path / "fifo.npy")
     np.save(tmp_path / "floats.npy", np.ones(3))
@@ -301,12 +301,12 @@ def test_what_is_wrong_in_a_file_is_named(entry: str, problem: str, tmp_path: Pa
         ({"skew": math.nan}, "--skew nan: must be 0"),
     ],
 )
-def test_a_table_that_is_none_is_refused(changes: dict[str, Any], problem: str) -> None:
+def test_an_impossible_table_is_refused(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(PlanError, match=problem):
         planned_table("table", **{"rows": 10, "dim": 4, "skew": 1.0, **changes})
 
 
-def test_two_tables_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_two_tables_with_the_same_name_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "tables.yaml"
     file.write_text("tables:\n" + "  - {name: t, dim: 4, rows: 5, skew: 1}\n" * 2)
     with pytest.raises(PlanError, match="there is a table t already"):

@@ -67,7 +67,7 @@ def recorded(
     return recording.phases, caches, RanIn(seconds, threading.get_native_id())
 
 
-def test_a_tier_takes_what_its_accesses_take_on_the_device(tmp_path: Path) -> None:
+def test_a_tier_takes_the_time_of_its_accesses_on_the_device(tmp_path: Path) -> None:
     slow = Slow("slow", 1e6)
     with table(tmp_path) as variable:
         phases, caches, ran = recorded(variable, [[slow, None]])
@@ -80,7 +80,7 @@ def test_a_tier_takes_what_its_accesses_take_on_the_device(tmp_path: Path) -> No
     assert predicted.tier_seconds[1] + predicted.rest_seconds == pytest.approx(elsewhere)
 
 
-def test_nothing_gets_faster_than_it_was(tmp_path: Path) -> None:
+def test_without_known_media_no_prediction_is_faster_than_the_run(tmp_path: Path) -> None:
     fast = Slow("fast", 1e-3)
     with table(tmp_path) as variable:
         phases, caches, ran = recorded(variable, [[fast, fast]])
@@ -89,7 +89,7 @@ def test_nothing_gets_faster_than_it_was(tmp_path: Path) -> None:
     assert predicted.seconds == as_here.seconds == pytest.approx(ran.seconds)
 
 
-def test_the_time_of_this_computers_memory_gives_way_to_the_devices(tmp_path: Path) -> None:
+def test_the_time_of_this_computer_s_memory_is_replaced_by_the_device_s(tmp_path: Path) -> None:
     fast, here = Slow("fast", 10.0), Slow("here", 50.0)
     with table(tmp_path) as variable:
         phases, caches, ran = recorded(variable, [[fast, None]])
@@ -107,7 +107,7 @@ def test_the_time_of_this_computers_memory_gives_way_to_the_devices(tmp_path: Pa
     assert predicted.seconds < with_none_known.seconds <= as_it_was.seconds
 
 
-def test_a_thread_that_moves_rows_can_be_what_training_waits_for(tmp_path: Path) -> None:
+def test_training_waits_for_the_thread_that_moves_rows_if_that_is_busier(tmp_path: Path) -> None:
     slow = Slow("slow", 1e3)
     with table(tmp_path) as variable:
         phases, caches, ran = recorded(variable, [[slow, slow]])
@@ -123,7 +123,7 @@ def test_a_thread_that_moves_rows_can_be_what_training_waits_for(tmp_path: Path)
     assert predicted.behind_seconds == pytest.approx(predicted.seconds - own)
 
 
-def test_what_was_not_recorded_cannot_be_predicted(tmp_path: Path) -> None:
+def test_a_prediction_beyond_the_recording_is_refused(tmp_path: Path) -> None:
     slow = Slow("slow", 1e3)
     with table(tmp_path) as variable:
         phases, caches, ran = recorded(variable, [[slow]])

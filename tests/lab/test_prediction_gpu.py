@@ -86,62 +86,62 @@ def recorded(kind: es.StorageType, first_tier_rows: int) -> Recorded:
 
 
 @pytest.fixture(scope="module")
-def all_there() -> Recorded:
+def all_in_hbm() -> Recorded:
     return recorded(es.StorageType.HBM, 30_000)
 
 
 @pytest.fixture(scope="module")
-def a_tenth_there() -> Recorded:
+def a_tenth_in_hbm() -> Recorded:
     return recorded(es.StorageType.HBM_DRAM, 2_000)
 
 
-def test_rows_that_are_all_in_a_gpu_never_cross_its_bus(
-    tmp_path: Path, all_there: Recorded
+def test_rows_of_a_table_that_is_all_in_hbm_never_cross_the_bus(
+    tmp_path: Path, all_in_hbm: Recorded
 ) -> None:
-    assert all_there.moved_bytes == 0
+    assert all_in_hbm.moved_bytes == 0
     slow_bus = gpu(tmp_path, bus_gb_per_s=0.001)
-    assert all_there.on(slow_bus) == all_there.on(gpu(tmp_path))
+    assert all_in_hbm.on(slow_bus) == all_in_hbm.on(gpu(tmp_path))
 
 
-def test_each_id_reads_its_row_and_each_row_is_updated_once_a_batch(
-    tmp_path: Path, all_there: Recorded
+def test_each_id_reads_its_row_and_each_row_is_updated_once_per_batch(
+    tmp_path: Path, all_in_hbm: Recorded
 ) -> None:
     beside_a_row = 16  # its frequency and version
-    touched = STEPS * IDS * 4 * DIM + 2 * all_there.trained_rows * (ROW_BYTES + beside_a_row)
-    assert all_there.on(gpu(tmp_path)) == pytest.approx(touched / 2039e9, rel=1e-3)
+    touched = STEPS * IDS * 4 * DIM + 2 * all_in_hbm.trained_rows * (ROW_BYTES + beside_a_row)
+    assert all_in_hbm.on(gpu(tmp_path)) == pytest.approx(touched / 2039e9, rel=1e-3)
 
 
-def test_each_row_that_comes_up_or_goes_down_crosses_the_bus_once(
-    tmp_path: Path, a_tenth_there: Recorded
+def test_each_promoted_or_demoted_row_crosses_the_bus_once(
+    tmp_path: Path, a_tenth_in_hbm: Recorded
 ) -> None:
-    assert a_tenth_there.moved_bytes > 100 * ROW_BYTES
-    slower = a_tenth_there.on(gpu(tmp_path, bus_gb_per_s=1)) - a_tenth_there.on(gpu(tmp_path))
+    assert a_tenth_in_hbm.moved_bytes > 100 * ROW_BYTES
+    slower = a_tenth_in_hbm.on(gpu(tmp_path, bus_gb_per_s=1)) - a_tenth_in_hbm.on(gpu(tmp_path))
     crossed = slower / (1 / 1e9 - 1 / 32e9)
     # A row that was read for its demotion may be used again meanwhile, and then stays.
-    assert 0.99 <= crossed / a_tenth_there.moved_bytes < 1.2
+    assert 0.99 <= crossed / a_tenth_in_hbm.moved_bytes < 1.2
 
 
-def test_a_batch_takes_the_launches_of_its_kernels_at_least(
-    tmp_path: Path, all_there: Recorded
+def test_a_batch_takes_at_least_the_launches_of_its_kernels(
+    tmp_path: Path, all_in_hbm: Recorded
 ) -> None:
     launches = STEPS * (KERNELS[Access.LOAD] + KERNELS[Access.UPDATE])
-    predicted = all_there.on(gpu(tmp_path, launch_us=1000))
+    predicted = all_in_hbm.on(gpu(tmp_path, launch_us=1000))
     assert predicted == pytest.approx(launches * 1e-3, rel=1e-3)
 
 
-def test_what_the_processor_took_for_rows_on_a_gpu_does_not_count(
-    tmp_path: Path, all_there: Recorded
+def test_the_cpu_time_for_rows_of_a_gpu_tier_does_not_count(
+    tmp_path: Path, all_in_hbm: Recorded
 ) -> None:
     device = gpu(tmp_path)
-    phases = all_there.phases.copy()
+    phases = all_in_hbm.phases.copy()
     phases["elapsed_ns"] //= 2
-    assert all_there._replace(phases=phases).on(device) == all_there.on(device)
-    there = predict_run(all_there.phases, caches_before([[device]]), [device], all_there.ran)
-    assert there.seconds < all_there.ran.seconds
+    assert all_in_hbm._replace(phases=phases).on(device) == all_in_hbm.on(device)
+    there = predict_run(all_in_hbm.phases, caches_before([[device]]), [device], all_in_hbm.ran)
+    assert there.seconds < all_in_hbm.ran.seconds
 
 
 @pytest.mark.parametrize("kind", [kind for kind in es.StorageType if kind.name.startswith("HBM")])
-def test_a_rated_run_has_dram_in_the_place_of_a_gpus_memory_and_all_else_as_it_was(
+def test_a_rated_run_replaces_hbm_by_dram_and_changes_nothing_else(
     tmp_path: Path, kind: es.StorageType
 ) -> None:
     storage = es.StorageOption(kind, str(tmp_path) if "_" in kind.name[4:] else None, [1 << 20])
@@ -152,12 +152,12 @@ def test_a_rated_run_has_dram_in_the_place_of_a_gpus_memory_and_all_else_as_it_w
     assert rated[1:] == tiers[1:]
 
 
-def test_a_storage_without_a_gpu_is_rated_as_it_is() -> None:
+def test_a_storage_type_without_a_gpu_is_rated_unchanged() -> None:
     storage = es.StorageOption(es.StorageType.DRAM)
     assert with_dram_for_hbm(storage) is storage
 
 
-def test_a_gpu_is_for_a_tier_of_hbm_of_a_run_that_is_only_rated() -> None:
+def test_only_an_hbm_tier_of_a_rates_only_run_may_be_on_a_gpu() -> None:
     def refusal(names: str, kind: str, option: str = "--predict", rates_only: bool = True) -> str:
         with pytest.raises(LabError) as refused:
             load_placement(option, names, kind, direct_io=True, rates_only=rates_only)

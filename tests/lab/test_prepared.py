@@ -94,7 +94,7 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Prepared
     prepared.stop_servers()
 
 
-def test_a_module_is_imported_once_and_run_each_time_as_if_it_were_the_first(
+def test_a_module_is_imported_once_and_each_run_is_like_the_first(
     played: Prepared,
 ) -> None:
     for words in (["a", "b"], ["c"], []):
@@ -104,23 +104,23 @@ def test_a_module_is_imported_once_and_run_each_time_as_if_it_were_the_first(
     assert played.imports() == 1
 
 
-def test_it_reads_standard_input_and_its_streams_end_with_it(played: Prepared) -> None:
+def test_a_module_reads_standard_input_and_its_streams_end_with_it(played: Prepared) -> None:
     assert played.run("read") == (0, "TYPED\n", "")
     assert played.run("read") == (0, "TYPED\n", "")
 
 
-def test_an_exception_is_told_and_is_status_1(played: Prepared) -> None:
+def test_an_exception_is_printed_and_gives_status_1(played: Prepared) -> None:
     for _ in range(2):
         status, _, err = played.run("raise")
         assert status == 1
         assert err.endswith("RuntimeError: as a module does\n")
 
 
-def test_its_end_by_a_signal_is_its_command_s(played: Prepared) -> None:
+def test_a_module_that_dies_by_a_signal_ends_its_command_by_that_signal(played: Prepared) -> None:
     assert played.run("kill")[0] == -signal.SIGKILL
 
 
-def test_a_signal_to_the_command_is_the_module_s(played: Prepared) -> None:
+def test_a_signal_to_the_command_reaches_the_module(played: Prepared) -> None:
     waiting = played.start("wait")
     assert waiting.stdout is not None
     waiting.stdout.readline()
@@ -130,7 +130,7 @@ def test_a_signal_to_the_command_is_the_module_s(played: Prepared) -> None:
     assert "mine.py" in err  # faulthandler's stack
 
 
-def test_a_command_that_is_killed_takes_the_module_s_process_along(played: Prepared) -> None:
+def test_killing_a_command_kills_the_module_s_process(played: Prepared) -> None:
     waiting = played.start("wait")
     assert waiting.stdout is not None
     child = int(waiting.stdout.readline())
@@ -143,13 +143,15 @@ def test_a_command_that_is_killed_takes_the_module_s_process_along(played: Prepa
         stream.close()
 
 
-def test_another_environment_is_the_one_that_libraries_are_loaded_with(played: Prepared) -> None:
+def test_a_different_environment_imports_the_module_again(played: Prepared) -> None:
     assert "none" in played.run("tell")[1]
     assert "mine" in played.run("tell", SETTING="mine")[1]
     assert "none" in played.run("tell")[1]
 
 
-def test_a_module_that_can_t_be_imported_is_told_of_and_others_can(played: Prepared) -> None:
+def test_a_module_that_cannot_be_imported_is_an_error_and_others_still_run(
+    played: Prepared,
+) -> None:
     played.write("import no_such_module", module="broken")
     for _ in range(2):
         status, out, err = played.run("tell", module="broken")
@@ -169,7 +171,7 @@ def main():
 """
 
 
-def test_one_process_has_imported_all_modules_of_commands_with_the_same_options(
+def test_commands_with_the_same_options_share_one_server_process(
     played: Prepared,
 ) -> None:
     played.write(PARENT, module="other")
@@ -179,7 +181,7 @@ def test_one_process_has_imported_all_modules_of_commands_with_the_same_options(
     assert played.run(module="other")[1] == alone.replace("False", "True")
 
 
-def test_what_runs_without_packages_is_run_by_a_process_that_has_imported_none(
+def test_commands_without_packages_have_a_server_that_imported_no_packages(
     played: Prepared,
 ) -> None:
     played.write(PARENT, module="other")
@@ -190,7 +192,9 @@ def test_what_runs_without_packages_is_run_by_a_process_that_has_imported_none(
     assert (with_packages[1:], without[1:]) == (["True", "True"], ["False", "False"])
 
 
-def test_an_edited_module_is_imported_again_once_servers_are_stopped(played: Prepared) -> None:
+def test_an_edited_module_is_imported_again_after_the_servers_were_stopped(
+    played: Prepared,
+) -> None:
     played.run("tell")
     played.write("def main():\n    print('edited')\n")
     prepared.stop_servers()

@@ -54,7 +54,7 @@ def _has_memkind() -> bool:
     return True
 
 
-def test_it_says_what_it_can_t_prove() -> None:
+def test_a_process_machine_lists_the_facts_that_it_cannot_prove() -> None:
     with open_machine("fsdax", "process") as machine:
         unproved = machine.facts()["unproved"]
         assert isinstance(unproved, list)
@@ -62,7 +62,7 @@ def test_it_says_what_it_can_t_prove() -> None:
         assert machine.accelerator == "none"
 
 
-def test_it_lists_what_it_took_in_the_place_of_the_topology_s_media() -> None:
+def test_a_process_machine_lists_its_replacements_of_the_topology_s_media() -> None:
     for name in ("fsdax-nvme", "kmem-dax", "dram"):
         if name == "kmem-dax" and not _has_memkind():
             continue
@@ -81,7 +81,7 @@ def test_it_lists_what_it_took_in_the_place_of_the_topology_s_media() -> None:
             )
 
 
-def test_no_variable_of_this_computer_s_makes_memory_persistent(
+def test_this_computer_s_environment_does_not_make_memory_persistent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PMEM_IS_PMEM_FORCE", "1")
@@ -91,11 +91,11 @@ def test_no_variable_of_this_computer_s_makes_memory_persistent(
     assert "libpmem.is_pmem" in unproved
 
 
-def test_what_holds_is_not_unproved(machine: ProcessMachine) -> None:
+def test_a_fact_that_holds_is_not_listed_as_unproved(machine: ProcessMachine) -> None:
     assert machine.facts()["unproved"] == []
 
 
-def test_its_persistent_memory_is_a_folder_that_goes_with_it() -> None:
+def test_its_persistent_memory_is_a_folder_that_is_removed_with_the_machine() -> None:
     with open_process_machine(load_topology("fsdax")) as machine:
         path = machine.topology.pmem.path
         assert path is not None
@@ -104,7 +104,7 @@ def test_its_persistent_memory_is_a_folder_that_goes_with_it() -> None:
     assert not Path(path).exists()
 
 
-def test_its_disk_is_a_folder_that_goes_with_it() -> None:
+def test_its_disk_is_a_folder_that_is_removed_with_the_machine() -> None:
     with open_process_machine(load_topology("nvme")) as machine:
         assert machine.topology.ssd is not None
         folder = Path(machine.topology.ssd.path)
@@ -119,7 +119,7 @@ def test_its_disk_is_a_folder_that_goes_with_it() -> None:
 
 
 @pytest.mark.skipif(not _has_memkind(), reason="needs libmemkind")
-def test_its_nodes_are_node_0() -> None:
+def test_its_pmem_nodes_are_node_0() -> None:
     with open_process_machine(load_topology("kmem-dax")) as machine:
         assert machine.topology.pmem.nodes == (0,)
         assert machine.run(["sh", "-c", "echo $MEMKIND_DAX_KMEM_NODES"]).stdout == "0\n"
@@ -133,7 +133,7 @@ def test_a_computer_without_memkind_names_the_package(monkeypatch: pytest.Monkey
         open_process_machine(load_topology("kmem-dax"))
 
 
-def test_a_memkind_without_its_nodes_is_not_told_to_be_installed(
+def test_a_memkind_without_nodes_is_not_reported_as_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     why = "memkind_malloc(MEMKIND_DAX_KMEM): no memory; MEMKIND_DAX_KMEM_NODES is not set"
@@ -147,13 +147,13 @@ def test_a_memkind_without_its_nodes_is_not_told_to_be_installed(
     assert "apt-get" not in str(told.value)
 
 
-def test_too_little_shared_memory_is_told() -> None:
+def test_too_little_shared_memory_is_an_error() -> None:
     pmem = PersistentMemory("/mnt/pmem0", size_bytes=1 << 60)
     with pytest.raises(LabError, match="free in /dev/shm for topology plain: "):
         open_process_machine(replace(PLAIN, pmem=pmem))
 
 
-def test_it_imports_what_this_process_does(machine: ProcessMachine) -> None:
+def test_its_python_imports_the_same_pmemlab_as_this_process(machine: ProcessMachine) -> None:
     result = machine.run([machine.python, "-c", "import pmemlab; print(pmemlab.__file__)"])
     assert result.stdout.endswith("pmemlab/__init__.py\n")
 
@@ -165,7 +165,7 @@ def test_a_command_that_closes_its_output_is_waited_for(machine: ProcessMachine)
 
 
 @pytest.mark.parametrize("end", ["power_cut", "stop"])
-def test_what_its_commands_left_running_ends_with_its_power(
+def test_processes_left_by_its_commands_end_with_its_power(
     machine: ProcessMachine, end: str, tmp_path: Path
 ) -> None:
     # One process in the command's process group, and one in its own session without a parent.
@@ -201,7 +201,7 @@ def test_a_command_that_empties_its_environment_ends_with_its_power(
     assert was_running == [False]
 
 
-def test_what_runs_ends_with_whoever_started_it() -> None:
+def test_a_command_ends_with_the_process_that_started_it() -> None:
     program = """
 from pmemlab.machines.opening import open_machine
 machine = open_machine("dram", "process")
@@ -218,7 +218,7 @@ machine.run(["sh", "-c", "echo $$; exec sleep 60"], on_line=lambda line: print(l
     wait_until(lambda: not is_running(pid))
 
 
-def test_what_a_command_of_an_earlier_uptime_left_is_not_taken_for_the_next_one_s(
+def test_a_process_left_after_a_power_cut_ends_when_the_machine_stops(
     machine: ProcessMachine,
 ) -> None:
     machine.power_cut()
@@ -229,7 +229,9 @@ def test_what_a_command_of_an_earlier_uptime_left_is_not_taken_for_the_next_one_
     assert not is_running(left)
 
 
-def test_a_machine_within_a_command_of_another_one_ends_with_that(machine: ProcessMachine) -> None:
+def test_a_machine_inside_a_command_of_another_machine_ends_with_it(
+    machine: ProcessMachine,
+) -> None:
     with open_process_machine(PLAIN) as inner, pytest.MonkeyPatch.context() as patched:
         for (
             name,
@@ -241,7 +243,7 @@ def test_a_machine_within_a_command_of_another_one_ends_with_that(machine: Proce
         assert not is_running(left)
 
 
-def test_temporary_files_of_commands_go_with_it(machine: ProcessMachine) -> None:
+def test_temporary_files_of_commands_are_removed_with_the_machine(machine: ProcessMachine) -> None:
     file = Path(machine.run(["mktemp"]).stdout.strip())
     made = machine.run([machine.python, "-c", "import tempfile; print(tempfile.mkdtemp())"])
     folder = Path(made.stdout.strip())
@@ -254,7 +256,7 @@ def test_temporary_files_of_commands_go_with_it(machine: ProcessMachine) -> None
     assert file.parent.parent.name.startswith("pmemlab-machine-")
 
 
-def test_a_folder_for_temporary_files_that_the_topology_names_is_taken(
+def test_the_topology_may_name_the_folder_for_temporary_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("RAY_TMPDIR", raising=False)
@@ -283,7 +285,7 @@ def test_sockets_of_commands_have_short_enough_paths(
             assert ray == parent
 
 
-def test_after_a_power_cut_it_has_power_again_and_keeps_its_files() -> None:
+def test_a_machine_keeps_its_files_over_a_power_cut() -> None:
     with open_process_machine(load_topology("fsdax-nvme")) as machine:
         assert machine.topology.ssd is not None
         files = [
@@ -298,7 +300,7 @@ def test_after_a_power_cut_it_has_power_again_and_keeps_its_files() -> None:
     assert found.stdout == "not flushed" * 2
 
 
-def test_it_says_that_its_power_cuts_lose_nothing(machine: ProcessMachine) -> None:
+def test_a_machine_lists_after_a_power_cut_that_it_lost_nothing(machine: ProcessMachine) -> None:
     assert LOST_BY_POWER_CUT not in str(machine.facts())
     machine.power_cut()
     machine.power_on()
@@ -307,7 +309,7 @@ def test_it_says_that_its_power_cuts_lose_nothing(machine: ProcessMachine) -> No
     assert machine.facts()["unproved"] == [LOST_BY_POWER_CUT]
 
 
-def test_who_reads_lines_gets_the_output_too(machine: ProcessMachine) -> None:
+def test_a_caller_that_reads_lines_gets_the_output_too(machine: ProcessMachine) -> None:
     lines: list[str] = []
     result = machine.run(["sh", "-c", "echo a; printf b; echo c >&2"], on_line=lines.append)
     assert (sorted(lines), result.stdout, result.stderr) == (["a", "c"], "a\nb", "c\n")
@@ -323,6 +325,6 @@ def test_a_reader_of_lines_that_fails_ends_the_command(machine: ProcessMachine) 
     assert time.monotonic() - started < 30
 
 
-def test_a_kind_that_there_is_not_is_refused() -> None:
+def test_an_unknown_kind_of_machine_is_refused() -> None:
     with pytest.raises(ValueError, match="none of process, host, guest, container"):
         open_machine("dram", "virtual")  # type: ignore[arg-type]

@@ -49,7 +49,7 @@ def test_facts_are_found_by_dotted_names() -> None:
 @pytest.mark.parametrize(
     "name", ["regions.2.modes", "distances.0.7", "distances.1.0", "mount.bytes"]
 )
-def test_what_a_machine_has_not_is_absent(name: str) -> None:
+def test_a_fact_that_a_machine_lacks_is_absent(name: str) -> None:
     with pytest.raises(MissingFactError) as caught:
         find_fact(_FACTS, name)
     assert caught.value.kind == "absent"
@@ -65,7 +65,7 @@ def test_what_a_machine_has_not_is_absent(name: str) -> None:
         ("regions.*.node", "no file numa_node"),
     ],
 )
-def test_what_could_not_be_read_says_why(name: str, why: str) -> None:
+def test_a_fact_that_could_not_be_read_has_the_reason(name: str, why: str) -> None:
     with pytest.raises(MissingFactError, match=why) as caught:
         find_fact(_FACTS, name)
     assert caught.value.kind == "unreadable"
@@ -82,14 +82,14 @@ def test_what_could_not_be_read_says_why(name: str, why: str) -> None:
         "mount.dax.x",
     ],
 )
-def test_a_name_that_the_probe_does_not_know_is_an_error_of_its_own(name: str) -> None:
+def test_an_unknown_fact_name_has_an_error_of_its_own(name: str) -> None:
     with pytest.raises(UnknownFactError, match="the probe knows no fact of this name"):
         find_fact(_FACTS, name)
     with pytest.raises(UnknownFactError):
         mismatches(replace(_demanding(), proof={name: None}), _FACTS)
 
 
-def test_a_misspelt_name_is_answered_with_one_that_is_near() -> None:
+def test_the_error_for_a_misspelt_name_suggests_a_similar_name() -> None:
     with pytest.raises(UnknownFactError, match=r"did you mean mount\.map_sync"):
         find_fact(_FACTS, "mount.map_synk")
 
@@ -99,7 +99,7 @@ def test_a_machine_that_is_what_it_says_is_proved() -> None:
     assert prove(topology, _FACTS) == dict(topology.proof)
 
 
-def test_every_fact_that_does_not_hold_is_told() -> None:
+def test_the_error_names_every_fact_that_does_not_hold() -> None:
     topology = _demanding(nodes=[0], regions__2__node=0, disks=[], mount__map_sync=True)
     with pytest.raises(ProofError) as caught:
         prove(topology, _FACTS)
@@ -115,7 +115,7 @@ def test_every_fact_that_does_not_hold_is_told() -> None:
     assert "disks: expected [], could not be read: lsblk: no such program" in told
 
 
-def test_nothing_holds_by_being_null() -> None:
+def test_a_demand_for_null_never_holds() -> None:
     assert mismatches(_demanding(mount__map_sync=None, disks=None), _FACTS) == [
         Mismatch("mount.map_sync", None, None, "absent", "the machine has no mount.map_sync"),
         Mismatch("disks", None, None, "unreadable", "lsblk: no such program"),
@@ -130,7 +130,7 @@ def test_a_value_of_another_type_does_not_hold(expected: object, found: object) 
     assert mismatches(_demanding(nodes=expected), {"nodes": found})
 
 
-def test_a_proof_is_written_whole(tmp_path: Path) -> None:
+def test_a_proof_is_written_completely(tmp_path: Path) -> None:
     proof = Proof("dram", "tcg", _FACTS, {"nodes": [0, 1]}, {"boot": 1.5})
     proof.write(tmp_path / "proof.json")
     written = json.loads((tmp_path / "proof.json").read_text())
@@ -159,14 +159,14 @@ def _unreadable(facts: Mapping[str, object]) -> dict[str, str]:
     return reasons
 
 
-def test_a_folder_that_is_not_there_is_told_as_the_reason(tmp_path: Path) -> None:
+def test_a_missing_folder_is_given_as_the_reason(tmp_path: Path) -> None:
     gone = str(tmp_path / "gone")
     facts = read_facts(gone, memkind=False, ssd=gone)
     assert not {"mount", "ssd"} & set(facts)
     assert all("No such file" in _unreadable(facts)[name] for name in ("mount", "ssd"))
 
 
-def test_a_program_that_fails_is_told_with_its_words(
+def test_a_failed_program_is_given_as_the_reason_with_its_message(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "ndctl").write_text("#!/bin/sh\necho no access to the bus >&2; exit 3\n")
@@ -181,7 +181,7 @@ def test_a_program_that_fails_is_told_with_its_words(
     assert "regions.0.modes: expected ['fsdax'], could not be read: ndctl list" in told
 
 
-def test_a_program_that_is_not_there_is_the_reason(
+def test_a_missing_program_is_given_as_the_reason(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("pmemlab.machines.guest.pmem_facts._ND", tmp_path)
@@ -189,7 +189,7 @@ def test_a_program_that_is_not_there_is_the_reason(
     assert "No such file or directory: 'ndctl'" in _unreadable(read_facts(None, False))["regions"]
 
 
-def test_addresses_that_only_root_may_see_are_no_zeros(
+def test_addresses_hidden_from_users_are_unreadable_and_not_zero(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "iomem").write_text(
@@ -209,7 +209,7 @@ def test_every_machine_has_nodes_and_their_distances() -> None:
     assert "mount" not in facts
 
 
-def test_a_topology_s_proof_is_of_its_own_names_only() -> None:
+def test_a_proof_has_only_the_facts_that_the_topology_demands() -> None:
     topology = replace(_demanding(nodes=[0, 1]), environment={"A": "B"})
     assert prove(topology, _FACTS | {"more": 1}) == {"nodes": [0, 1]}
 
@@ -250,7 +250,7 @@ def test_a_partition_s_device_is_its_disk(monkeypatch: pytest.MonkeyPatch, tmp_p
         ({"pci0000:00/ata1/sda": None}, ["sda"]),  # an old kernel has no `hidden`
     ],
 )
-def test_a_disk_is_one_whatever_its_kernel_makes_of_it(
+def test_a_disk_is_listed_once_on_every_kernel(
     devices: dict[str, str | None],
     disks: list[str],
     tmp_path: Path,
@@ -294,7 +294,7 @@ def test_the_pages_of_plain_memory_are_in_no_region(tmp_path: Path) -> None:
         assert find_fact(facts, "mount.page_regions") == ["none"]
 
 
-def test_memkind_s_own_words_come_out_of_the_process_that_asked_it(
+def test_memkind_s_error_comes_back_from_the_child_that_called_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse() -> list[int]:
@@ -306,13 +306,15 @@ def test_memkind_s_own_words_come_out_of_the_process_that_asked_it(
         assert _unreadable(facts)[name] == "no memory of that kind"
 
 
-def test_a_process_that_dies_asking_memkind_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_dies_while_it_calls_memkind_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(pmem_facts, "_memkind_nodes", lambda: os.kill(os.getpid(), 9))
     told = _unreadable(read_facts(None, memkind=True))["memkind.page_nodes"]
     assert told == "the process that asked memkind died"
 
 
-def test_a_node_s_cpus_ask_memkind_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memkind_is_called_once_on_each_node_with_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pmem_facts, "_memkind_nodes", lambda: sorted(os.sched_getaffinity(0)))
     facts = read_facts(None, memkind=True)
     nodes = find_fact(facts, "nodes_with_cpus")
@@ -331,7 +333,7 @@ def _full(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_full")
 @pytest.mark.parametrize("fact", [pmem_facts.map_sync, pmem_facts.page_regions])
-def test_in_a_full_folder_a_file_of_the_user_is_looked_at_and_not_changed(
+def test_in_a_full_folder_a_file_of_the_user_is_read_and_not_changed(
     tmp_path: Path, fact: Callable[[str], object]
 ) -> None:
     rows = tmp_path / "tables" / "rows"
@@ -351,12 +353,12 @@ def test_in_a_full_folder_a_file_of_the_user_is_looked_at_and_not_changed(
 
 
 @pytest.mark.usefixtures("_full")
-def test_a_full_folder_without_files_is_told(tmp_path: Path) -> None:
+def test_a_full_folder_without_files_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="is full, and has no file that could be mapped"):
         pmem_facts.map_sync(str(tmp_path))
 
 
-def test_pages_that_were_never_written_are_in_no_region_and_left_out(
+def test_pages_that_were_never_written_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kpageflags = tmp_path / "kpageflags"

@@ -46,7 +46,7 @@ def test_a_temporary_folder_with_a_space_and_a_comma_stays_one_value() -> None:
 
 
 @pytest.mark.parametrize("name", ["a,debug-threads=on", 'q"x', "mine panic=0"])
-def test_the_name_of_a_machine_is_no_option_of_qemu_or_the_kernel(
+def test_a_machine_s_name_cannot_add_options_of_qemu_or_the_kernel(
     tmp_path: Path, name: str
 ) -> None:
     line = _line(tmp_path, replace(TOPOLOGY, name=name))
@@ -56,7 +56,7 @@ def test_the_name_of_a_machine_is_no_option_of_qemu_or_the_kernel(
     assert f"hostname={given.removeprefix('pmemlab-')} rdinit=" in words
 
 
-def test_a_guest_reads_its_shares_and_can_t_write_them(tmp_path: Path) -> None:
+def test_a_guest_s_shares_are_read_only(tmp_path: Path) -> None:
     shares = (Share("share0", Path("/usr")), Share("share1", Path("/opt/a, b")))
     devices = _values(_line(tmp_path, shares=shares), "-fsdev")
     assert [device.split(",security")[0] for device in devices] == [
@@ -66,7 +66,7 @@ def test_a_guest_reads_its_shares_and_can_t_write_them(tmp_path: Path) -> None:
     assert all("readonly=on" in device for device in devices)
 
 
-def test_a_qemu_that_was_unpacked_has_its_own_firmware(
+def test_an_unpacked_qemu_uses_its_own_firmware(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("bin", "share/qemu", "share/seabios"):
@@ -80,13 +80,13 @@ def test_a_qemu_that_was_unpacked_has_its_own_firmware(
     ]
 
 
-def test_the_sandbox_is_on_where_qemu_starts_in_it(tmp_path: Path) -> None:
+def test_the_sandbox_is_on_if_qemu_starts_in_it(tmp_path: Path) -> None:
     option, value = sandbox_arguments(played_qemu.qemu_of(tmp_path, "exit 0"))
     assert option == "-sandbox"
     assert "spawn=deny" in value
 
 
-def test_a_qemu_without_a_sandbox_is_started_without(tmp_path: Path) -> None:
+def test_a_qemu_without_a_sandbox_is_started_without_the_option(tmp_path: Path) -> None:
     assert (
         sandbox_arguments(
             played_qemu.qemu_of(tmp_path, "echo -sandbox: invalid option >&2; exit 1")

@@ -94,7 +94,7 @@ def test_a_skipped_run_measures_nothing() -> None:
         assert kind_of("DRAM", IN_DRAM, machine=machine, facts=unproved) == "functional-only"
 
 
-def test_a_program_whose_rows_nobody_looked_for_measures_nothing() -> None:
+def test_without_a_check_of_where_rows_lie_nothing_is_measured() -> None:
     anywhere: Any = {"machine": "host", "facts": HARDWARE, "expect": Expectations()}
     assert kind_of("DRAM", IN_DRAM, **anywhere) == "functional-only"
 
@@ -106,7 +106,7 @@ def test_a_run_that_saves_in_the_timed_steps_measures_no_training(machine: Kind)
     assert kind_of("DRAM", IN_DRAM, machine=machine, facts=HARDWARE, saves=0) == "measured"
 
 
-def test_saves_to_an_emulated_disk_aren_t_measured_under_kvm_either() -> None:
+def test_saves_to_an_emulated_disk_are_not_measured_even_under_kvm() -> None:
     nvme: Any = {"topology": "nvme", "facts": recorded_facts("nvme")}
     kvm: Any = {"machine": "guest", "accelerator": "kvm"}
     assert kind_of("DRAM", IN_DRAM, **kvm, **nvme, saves=3) == "functional-only"
@@ -117,14 +117,14 @@ def test_saves_to_an_emulated_disk_aren_t_measured_under_kvm_either() -> None:
 
 
 @pytest.mark.parametrize("disk", ["SSDHASH", "LEVELDB"])
-def test_a_process_measures_no_disk_whatever_it_is(disk: str) -> None:
+def test_a_process_machine_never_measures_a_disk(disk: str) -> None:
     tier = {**on_its_device(ON_DISK, "nvme", "ssd"), "name": disk}
     for facts in ({}, {"ssd": {"device": "tmpfs"}}, {**recorded_facts("nvme"), **HARDWARE}):
         kind = kind_of(f"DRAM_{disk}", IN_DRAM, tier, machine="process", facts=facts)
         assert kind == "functional-only"
 
 
-def test_a_host_measures_persistent_memory_and_cxl_memory_that_hardware_tells_of() -> None:
+def test_a_host_measures_persistent_memory_and_cxl_memory_of_real_hardware() -> None:
     mounts = ["cxl-pmem", "fsdax", "fsdax-eadr", "fsdax-nvme", "interleaved", "mixed-mode"]
     for name in [*mounts, "fsdax-memmap"]:
         on_dax = on_its_device(ON_DAX, name, "mount")
@@ -139,7 +139,7 @@ def test_a_host_measures_persistent_memory_and_cxl_memory_that_hardware_tells_of
         assert on_host(name, ON_NODE) == expected, name
 
 
-def test_a_host_measures_nothing_of_a_mount_that_is_not_persistent_memory() -> None:
+def test_a_host_measures_nothing_on_a_mount_that_is_not_persistent_memory() -> None:
     on_dax = on_its_device(ON_DAX, "fsdax", "mount")
     facts = recorded_facts("fsdax")
     assert on_host("fsdax", on_dax) == "measured"
@@ -155,7 +155,7 @@ def test_a_host_measures_nothing_of_a_mount_that_is_not_persistent_memory() -> N
         assert on_host("fsdax", on_dax, **broken) == "functional-only", broken
 
 
-def test_rows_elsewhere_than_on_the_proved_medium_measure_nothing() -> None:
+def test_rows_outside_the_proved_medium_measure_nothing() -> None:
     for elsewhere in ({"0:25": 4096}, {"259:0": 4096, "0:25": 4096}, {}):
         assert on_host("fsdax", {**ON_DAX, "devices": elsewhere}) == "functional-only"
         disk = {**ON_DISK, "devices": elsewhere}
@@ -172,7 +172,7 @@ def test_a_tier_without_rows_measures_nothing() -> None:
     assert on_host("fsdax", IN_DRAM, {**on_dax, "rows": 0}) == "functional-only"
 
 
-def test_a_host_measures_a_disk_past_the_page_cache_alone() -> None:
+def test_a_host_measures_a_disk_only_without_the_page_cache() -> None:
     for name in ("nvme", "sata"):
         disk = on_its_device(ON_DISK, name, "ssd")
         assert on_host(name, IN_DRAM, disk) == "measured"
@@ -185,7 +185,7 @@ def test_a_host_measures_a_disk_past_the_page_cache_alone() -> None:
         assert on_host(name, IN_DRAM, disk, virtual_machine="QEMU") == "functional-only"
 
 
-def test_a_host_s_memory_mode_is_measured_where_the_topology_names_it() -> None:
+def test_a_host_s_memory_mode_is_measured_if_the_topology_names_it() -> None:
     facts = {**recorded_facts("memory-mode"), **HARDWARE}
     here: Any = {"machine": "host", "facts": facts}
     assert kind_of("DRAM", IN_DRAM, **here, topology="memory-mode") == "measured"
