@@ -109,9 +109,7 @@ def test_on_two_memories_a_plan_has_the_engine_s_accesses(training: bool, tmp_pa
     counted, promoted_share = _counted(storage, training)
     step = _step(es.StorageType.DRAM_PMEM, PMEM, training)
     assert step.moved_rows == 0
-    assert (
-        0 < promoted_share < 0.2 * step.missed_rows
-    )  # only rows near the first tier's lowest rank
+    assert 0 < promoted_share < 0.2 * step.missed_rows  # rows near the first tier's lowest rank
 
     planned = _planned(step)
     row = promoted_share * np.array([1, SHAPE.row_bytes])

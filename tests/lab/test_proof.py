@@ -345,9 +345,7 @@ def test_in_a_full_folder_a_file_of_the_user_is_read_and_not_changed(
     (tmp_path / "link").symlink_to("holes")
     before = (rows.read_bytes(), rows.stat().st_mtime_ns)
     assert pmem_facts._file_in_full_folder(str(tmp_path)) == rows
-    with contextlib.suppress(
-        PermissionError, FileNotFoundError
-    ):  # without the right to page frames
+    with contextlib.suppress(PermissionError, FileNotFoundError):  # page frames are for root
         assert fact(str(tmp_path)) in (False, True, ["none"])
     assert (rows.read_bytes(), rows.stat().st_mtime_ns) == before
 

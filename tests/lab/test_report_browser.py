@@ -1,4 +1,4 @@
-"""The report in a real browser: on a desk, on a phone, without colours, and read aloud."""
+"""The report in a real browser: on a desktop, on a phone, without colours, by a screen reader."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 DESK = Window(1280, 900)
 PHONE = Window(360, 740, phone=True)
-# Rates, step times, hit rates, prices; of memory mode, sizes of DRAM and runs;
-# of checkpoints, the saves, the loads and the time that training waits.
+# Rates, step times, hit rates and prices; two figures for memory mode (sizes of DRAM, and runs);
+# three for checkpoints (saves, loads, and the time that training waits).
 FIGURES = 9
 SHOWN_SVG = "[...document.querySelectorAll('svg.figure')].filter(s => s.getClientRects().length)"
 
@@ -43,14 +43,14 @@ def running() -> Iterator[Browser]:
 
 @pytest.fixture
 def browser(running: Browser) -> Browser:
-    """The browser, with whatever an earlier test made it say and ask for forgotten."""
+    """The browser, without the console output and the requests of earlier tests."""
     running.console()
     running.requests()
     return running
 
 
 def drawn_marks(browser: Browser) -> list[int]:
-    """Of each figure that is shown, the shapes in it that take up room on the page."""
+    """Returns, per visible figure, the number of its shapes that take up room on the page."""
     counts: list[int] = browser.evaluate(
         f"{SHOWN_SVG}.map(s => [...s.querySelectorAll('path, use')].filter("
         "p => { const r = p.getBoundingClientRect(); return r.width > 1 && r.height > 1 }).length)"
@@ -81,7 +81,7 @@ def test_the_page_asks_for_nothing_but_itself(browser: Browser, page: Path) -> N
 def test_the_browser_would_hear_of_a_request_and_of_an_error(
     browser: Browser, tmp_path: Path
 ) -> None:
-    """Else the last two tests would pass on any page."""
+    """Otherwise the last two tests would pass on any page."""
     page = tmp_path / "broken.html"
     page.write_text("<img src='missing.png'><script>console.error('no'); nothing()</script>")
     browser.open(page, DESK)
@@ -150,7 +150,7 @@ def test_no_two_texts_of_a_figure_lie_on_each_other(
 
 
 def test_measured_and_modelled_differ_without_colours(browser: Browser, page: Path) -> None:
-    """In the legend of the first figure, by how dark they are and by what lies over them."""
+    """Compares the shades of the samples in the first figure's legend."""
     from PIL import Image
 
     browser.open(page, DESK)
@@ -164,7 +164,7 @@ def test_measured_and_modelled_differ_without_colours(browser: Browser, page: Pa
     picture = Image.open(io.BytesIO(browser.screenshot())).convert("L")
     shades = []
     for left, middle in boxes:
-        # The sample of a look lies left of its name.
+        # The sample lies to the left of its name.
         sample = picture.crop(
             (round(left) - 25, round(middle) - 4, round(left) - 9, round(middle) + 4)
         )

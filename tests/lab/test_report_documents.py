@@ -1,4 +1,4 @@
-"""What is read from a folder of results, and what is refused."""
+"""Reading a folder of results, and the errors for bad files in it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pmemlab.scenarios.metrics import ResultsFile
 
 
 def changed(document: Mapping[str, Any], items: str, **fields: Any) -> dict[str, Any]:
-    """The document with other fields in its first item."""
+    """Returns the document with changed fields in the first of its items."""
     first, *others = document[items]
     return {**document, items: [{**first, **fields}, *others]}
 
@@ -251,7 +251,7 @@ def test_of_two_documents_the_newest_counts_whatever_its_name(tmp_path: Path) ->
         file.write_text(json.dumps(rows))
         os.utime(file, (day, day))
     assert [row.name for row in read_folder(tmp_path).fidelity[0].rows] == ["2"]
-    # The time that it says counts, not that of the file, which may have been copied.
+    # The document's own time counts, not the file's, since the file may be a copy.
     for file, time, rate in ((older, "2026-01-01", 1.0), (newer, "2026-01-02", 2.0)):
         document = changed(CHECKPOINTS, "arms", save_bytes_per_s=rate)
         file.write_text(json.dumps({**document, "time": f"{time}T00:00:00+00:00"}))

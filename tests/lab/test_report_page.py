@@ -1,4 +1,4 @@
-"""The page of a folder of results: what stands on it, and what never does."""
+"""The report's page for a folder of results: what it shows, and what it must never show."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def page_of(folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def whole_page(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The page of results of every kind, which takes a second to draw."""
+    """The page for results of every kind, which takes a second to draw."""
     return page_of(write_results(tmp_path_factory.mktemp("results")))
 
 
 def write_few_results(folder: Path) -> Path:
-    """Those that one figure is drawn of, for tests that ask nothing of the others."""
+    """Writes only results that need a single figure, for tests that don't look at the others."""
     for name, document in (("plan", PLAN), ("fidelity", FIDELITY)):
         (folder / f"{name}.json").write_text(json.dumps(document))
     return folder
@@ -65,7 +65,7 @@ def section(page: str, anchor: str) -> str:
 
 
 class Letters(HTMLParser):
-    """The words of a page, without its tags."""
+    """The text of a page, without its tags."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ def test_every_section_has_its_data_where_results_have_it(whole_page: str) -> No
 
 @pytest.fixture(scope="module")
 def pages_of_little(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """The page of checkpoints alone, and that of a guest's run without figures of its tiers."""
+    """A page for checkpoints alone, and a page for a guest's run without metrics of its tiers."""
     (folder := tmp_path_factory.mktemp("checkpoints")).joinpath("checkpoints.json").write_text(
         json.dumps(CHECKPOINTS)
     )
@@ -110,7 +110,7 @@ def page_of_throughput(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_section_without_data_is_hidden_and_named_at_the_end_with_what_makes_it(
     pages_of_little: tuple[str, str], anchor: str
 ) -> None:
-    """Each section is without data once; what it has figures of, it then has none."""
+    """On one of the two pages, each section has no data."""
     of_checkpoints, of_run = pages_of_little
     page = of_checkpoints if anchor in ("works", "proofs") else of_run
     assert f'id="{anchor}"' not in page
@@ -125,7 +125,7 @@ def test_measured_paced_and_predicted_rates_are_told_apart(page_of_throughput: s
     for how in ("measured", "modelled: paced", "modelled: predicted"):
         assert how in text
     hatched = re.findall(r"fill: url\(#rates-0-wide-[^)]*\)", part)
-    # A bar each of predictions and paced runs, and the legend's two.
+    # One bar per prediction and per paced run, and two samples in the legend.
     assert len(hatched) == 6 + 4 + 2
     assert len(set(hatched)) == 2
 
@@ -177,7 +177,7 @@ def test_memory_mode_stands_beside_app_direct_on_the_same_device(page_of_through
 def test_the_parts_of_a_step_and_their_sum_stand_in_the_table(page_of_throughput: str) -> None:
     text = words(section(page_of_throughput, "step-times"))
     assert "compute first tier second tier third tier step times are" in text
-    # 2048 samples at 14,000 samples/s: 146.29 ms, of which the processor has 60.
+    # 2048 samples at 14,000 samples/s take 146.29 ms, 60 of them on the CPU.
     assert "DRAM ddr4-2666-x6 60.00 86.29 – – 146.29 modelled, predicted" in text
 
 
@@ -211,7 +211,7 @@ def test_choices_with_a_price_are_drawn_and_the_others_listed(whole_page: str) -
     text = words(part)
     assert "plan.json plans for rows 2,000,000,000, dim 64, skew 1.05" in text
     assert "3 points. The cheapest is DRAM_PMEM on ddr4-2666-x6 + optane-100-x6 for $4,100" in part
-    # Of two machines: 2 × 3.1 million lookups a second.
+    # Two machines have 2 × 3.1 million look-ups per second.
     assert (
         "1 DRAM_PMEM ddr4-2666-x6 + optane-100-x6 4,100 0.0003 2 × re6p.13xlarge 6,200,000" in text
     )
@@ -335,4 +335,4 @@ def test_checkpoints_stand_by_device_and_format_with_what_training_waits(whole_p
     assert "disk, of this computer safetensors 1.10 2.40 measured" in text  # cold, warm
     assert "optane-100-x6 mapped 56 modelled, paced" in text
     assert "The best is mapped on pmem paced as optane-100-x6 with 56." in part
-    assert "url(#checkpoints-0-save-wide-" in part  # the hatch of what is modelled
+    assert "url(#checkpoints-0-save-wide-" in part  # modelled bars are hatched

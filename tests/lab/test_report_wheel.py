@@ -43,7 +43,8 @@ def test_a_built_wheel_writes_the_page(tmp_path: Path) -> None:
 
 
 def _python(code: str, *arguments: str, path: Path | None = None) -> str:
-    """Runs the code in a Python of its own, which finds what lies in `path` first."""
+    """Runs the code in a new Python process, with `path` first in its module path. Returns its
+    output."""
     before = () if path is None else ("import sys", f"sys.path.insert(0, {str(path)!r})")
     command = [sys.executable, "-c", "\n".join((*before, code)), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

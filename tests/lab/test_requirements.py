@@ -1,4 +1,4 @@
-"""Topologies that want a newer QEMU or kernel than is here."""
+"""Topologies that require a newer QEMU or kernel than this computer's."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_guest_whose_requirements_are_unmet_is_not_started(
 
 
 def play_computer(monkeypatch: pytest.MonkeyPatch, qemu: str) -> None:
-    """One that has all but the newest, with this QEMU."""
+    """Emulates a computer with every requirement of guests, this QEMU and a recent kernel."""
     for check in ("find_setpriv", "find_busybox"):
         monkeypatch.setattr(f"pmemlab.machines.guest.machine.{check}", lambda: "there")
     monkeypatch.setattr("pmemlab.machines.guest.machine._PROGRAMS", {})

@@ -1,4 +1,4 @@
-"""Scenario files: what they mean, and what is said of bad ones."""
+"""Scenario files: the commands that they stand for, and the errors for bad files."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_each_tier_is_where_the_topology_has_its_medium(tmp_path: Path) -> None:
     at = argv.index("--storage-path")
     assert argv[at + 1 : at + 4] == ["-", "/mnt/pmem", "/mnt/ssd"]
     at = argv.index("--storage-size")
-    # the first as the file says, the second its share, and the disk as much as there is
+    # The first size is the file's, the second a share of the medium; the disk has no limit.
     assert argv[at + 1 : at + 3] == [str(2 << 10), str(1 << 20)]
     assert wdl.argument_parser().parse_args(argv[3:]).storage_size == [2 << 10, 1 << 20]
     in_memory, in_pmem, on_ssd = (tier.on(scenario.topology) for tier in scenario.expect.tiers)
@@ -363,7 +363,7 @@ CUTS = "power_cuts: {count: 2, after_line: saved, kept_on: pmem}\n"
 
 
 def load_on_media(folder: Path, text: str) -> Scenario:
-    """On a machine whose persistent memory is a file, which outlives power cuts."""
+    """Loads the text for a machine whose persistent memory is a file, which survives power cuts."""
     topology = folder / "lab-nvdimm.yaml"
     topology.write_text(TOPOLOGY.replace("lab-fsdax", "lab-nvdimm") + "backing_files: {dimm: 1M}\n")
     return load(folder, text.replace("lab-fsdax.yaml", "lab-nvdimm.yaml"))

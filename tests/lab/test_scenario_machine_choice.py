@@ -1,4 +1,4 @@
-"""Which kind of machine scenarios get by themselves, and what is said of it."""
+"""The kind of machine that scenarios get by default, and the reason that is given for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pmemlab.topology import Topology, load_topology, topology_names
 
 @dataclass
 class Computer:
-    """What there is for machines to run on."""
+    """What a computer has for running machines."""
 
     has_docker: bool = True
     has_image: bool = True
@@ -126,7 +126,7 @@ def test_too_little_memory_for_a_container_is_told(
 ) -> None:
     monkeypatch.setattr("pmemlab.machines.room.free_memory_bytes", lambda: 1 << 28)
     choice = computer.choose()
-    assert choice.kind == "guest"  # played: its own memory is not looked at here
+    assert choice.kind == "guest"  # a guest's memory isn't checked here
     assert "of free memory for fsdax: 0.2 GiB are free" in choice.why
 
 
