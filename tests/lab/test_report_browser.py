@@ -59,7 +59,7 @@ def drawn_marks(browser: Browser) -> list[int]:
 
 
 @pytest.mark.parametrize("window", [DESK, PHONE], ids=["desk", "phone"])
-def test_every_figure_is_drawn_without_a_complaint(
+def test_every_figure_is_drawn_without_a_console_message(
     browser: Browser, page: Path, window: Window
 ) -> None:
     browser.open(page, window)
@@ -70,7 +70,7 @@ def test_every_figure_is_drawn_without_a_complaint(
     assert browser.console() == []
 
 
-def test_the_page_asks_for_nothing_but_itself(browser: Browser, page: Path) -> None:
+def test_the_page_loads_nothing_but_itself(browser: Browser, page: Path) -> None:
     browser.open(page, DESK)
     assert browser.requests() == [page.absolute().as_uri()]
     assert browser.evaluate("document.scripts.length") == 0
@@ -78,7 +78,7 @@ def test_the_page_asks_for_nothing_but_itself(browser: Browser, page: Path) -> N
     assert browser.evaluate(policy).startswith("default-src 'none'")
 
 
-def test_the_browser_would_hear_of_a_request_and_of_an_error(
+def test_the_browser_reports_requests_and_errors_of_a_broken_page(
     browser: Browser, tmp_path: Path
 ) -> None:
     """Otherwise the last two tests would pass on any page."""
@@ -98,7 +98,7 @@ def test_nothing_is_wider_than_the_window(browser: Browser, page: Path, width: i
 
 
 @pytest.mark.parametrize("width", [320, 1280])
-def test_long_names_break_rather_than_widen_the_page(
+def test_long_names_are_broken_and_do_not_widen_the_page(
     browser: Browser, tmp_path: Path, width: int
 ) -> None:
     long = "a-device-with-a-very-long-name-and-no-space-in-it" * 2
@@ -122,9 +122,7 @@ def assert_nothing_outside(browser: Browser, width: int) -> None:
 
 
 @pytest.mark.parametrize("window", [DESK, PHONE], ids=["desk", "phone"])
-def test_letters_in_figures_are_large_enough_to_be_read(
-    browser: Browser, page: Path, window: Window
-) -> None:
+def test_letters_in_figures_are_large_enough(browser: Browser, page: Path, window: Window) -> None:
     browser.open(page, window)
     smallest = browser.evaluate(
         f"Math.min(...{SHOWN_SVG}.flatMap(s => [...s.querySelectorAll('text')].map("
@@ -134,9 +132,7 @@ def test_letters_in_figures_are_large_enough_to_be_read(
 
 
 @pytest.mark.parametrize("window", [DESK, PHONE], ids=["desk", "phone"])
-def test_no_two_texts_of_a_figure_lie_on_each_other(
-    browser: Browser, page: Path, window: Window
-) -> None:
+def test_no_two_texts_of_a_figure_overlap(browser: Browser, page: Path, window: Window) -> None:
     browser.open(page, window)
     overlaps = browser.evaluate(
         f"{SHOWN_SVG}.flatMap(s => {{ const t = [...s.querySelectorAll('text')].map("
@@ -149,7 +145,7 @@ def test_no_two_texts_of_a_figure_lie_on_each_other(
     assert overlaps == []
 
 
-def test_measured_and_modelled_differ_without_colours(browser: Browser, page: Path) -> None:
+def test_measured_and_modelled_bars_differ_without_colours(browser: Browser, page: Path) -> None:
     """Compares the shades of the samples in the first figure's legend."""
     from PIL import Image
 
@@ -173,7 +169,7 @@ def test_measured_and_modelled_differ_without_colours(browser: Browser, page: Pa
     assert measured < 110 < paced < predicted - 10 < 245
 
 
-def test_a_screen_reader_is_told_each_figure_once_and_finds_its_numbers(
+def test_a_screen_reader_gets_each_figure_once_and_its_numbers_as_tables(
     browser: Browser, page: Path
 ) -> None:
     browser.open(page, DESK)
@@ -196,9 +192,7 @@ def test_a_screen_reader_is_told_each_figure_once_and_finds_its_numbers(
     assert set(levels[1:]) == {"H2"}
 
 
-def test_ids_are_the_page_s_own_and_every_reference_finds_its_element(
-    browser: Browser, page: Path
-) -> None:
+def test_ids_are_unique_and_every_reference_has_its_element(browser: Browser, page: Path) -> None:
     browser.open(page, DESK)
     assert browser.evaluate(
         "(() => { const ids = [...document.querySelectorAll('[id]')].map(e => e.id);"

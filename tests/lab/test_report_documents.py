@@ -34,7 +34,7 @@ def refused(folder: Path, document: object) -> str:
     return message
 
 
-def test_everything_that_the_lab_s_commands_leave_is_read(tmp_path: Path) -> None:
+def test_every_result_that_the_lab_s_commands_write_is_read(tmp_path: Path) -> None:
     results = read_folder(write_results(tmp_path))
     assert {row.kind for row in results.rows} == {"measured", "modelled", "functional-only"}
     (plan,) = results.plans
@@ -50,7 +50,7 @@ def test_everything_that_the_lab_s_commands_leave_is_read(tmp_path: Path) -> Non
     assert results.left_out == []
 
 
-def test_the_newest_of_two_results_counts_with_nothing_of_the_older(tmp_path: Path) -> None:
+def test_the_newest_of_two_results_replaces_the_older_completely(tmp_path: Path) -> None:
     step = replace(RUN, name="step_ms.compute", value=2.0)
     newer = replace(RUN, value=2.0, time="2026-01-02T00:00:00+00:00")
     for name, metrics in (
@@ -64,7 +64,7 @@ def test_the_newest_of_two_results_counts_with_nothing_of_the_older(tmp_path: Pa
     assert row.step_ms == {}
 
 
-def test_a_scenario_s_results_on_two_topologies_are_two(tmp_path: Path) -> None:
+def test_a_scenario_s_results_on_two_topologies_are_separate(tmp_path: Path) -> None:
     both = [RUN, replace(RUN, topology="mine", value=7.0)]
     lines = "".join(json.dumps(metric.as_json()) + "\n" for metric in both)
     (tmp_path / "run.jsonl").write_text(lines)
@@ -72,7 +72,7 @@ def test_a_scenario_s_results_on_two_topologies_are_two(tmp_path: Path) -> None:
     assert rates == {RUN.topology: RUN.value, "mine": 7.0}
 
 
-def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ResultsError, match=r"nowhere: isn't there; `make scenarios` makes"):
         read_folder(tmp_path / "nowhere")
     (tmp_path / "file").touch()
@@ -95,7 +95,7 @@ def test_a_broken_line_is_named_by_file_and_number(tmp_path: Path) -> None:
         read_folder(tmp_path)
 
 
-def test_a_last_line_that_was_cut_off_is_left_out_and_said_so(tmp_path: Path) -> None:
+def test_a_truncated_last_line_is_left_out_and_reported(tmp_path: Path) -> None:
     with ResultsFile(tmp_path) as results:
         results.append([RUN])
     with results.path.open("a") as file:
@@ -116,7 +116,7 @@ def test_a_last_line_that_was_cut_off_is_left_out_and_said_so(tmp_path: Path) ->
         *[("devices", [1]), ("devices", "nvme"), ("not_judged", [1])],
     ],
 )
-def test_a_metric_s_wrong_field_is_named_by_file_line_and_field(
+def test_a_metric_s_bad_field_is_named_with_file_and_line(
     tmp_path: Path, field: str, value: object
 ) -> None:
     good = RUN.as_json()
@@ -126,14 +126,14 @@ def test_a_metric_s_wrong_field_is_named_by_file_line_and_field(
         read_folder(tmp_path)
 
 
-def test_facts_that_are_not_proved_must_be_a_list(tmp_path: Path) -> None:
+def test_unproved_facts_must_be_a_list(tmp_path: Path) -> None:
     facts = {**RUN.facts, "unproved": "abc"}
     (tmp_path / "run.jsonl").write_text(json.dumps(replace(RUN, facts=facts).as_json()))
     with pytest.raises(ResultsError, match=r"run.jsonl:1: facts.unproved: must be a list of texts"):
         read_folder(tmp_path)
 
 
-def test_half_a_character_is_refused(tmp_path: Path) -> None:
+def test_a_lone_surrogate_is_refused(tmp_path: Path) -> None:
     line = json.dumps(replace(RUN, scenario="\ud800").as_json())
     (tmp_path / "run.jsonl").write_text(f"{line}\n")
     with pytest.raises(ResultsError, match=r"run.jsonl:1: not a metric: has half a character"):
@@ -156,19 +156,19 @@ def test_a_metric_without_a_value_is_read(tmp_path: Path) -> None:
         assert row.auc is None
 
 
-def test_lines_that_are_no_text_are_refused(tmp_path: Path) -> None:
+def test_lines_that_are_not_utf_8_are_refused(tmp_path: Path) -> None:
     (tmp_path / "run.jsonl").write_bytes(b"\xff\xfe\n")
     with pytest.raises(ResultsError, match=r"run\.jsonl:1: not a metric"):
         read_folder(tmp_path)
 
 
-def test_a_file_that_is_no_json_is_named_with_the_line(tmp_path: Path) -> None:
+def test_a_file_that_is_not_json_is_named_with_the_line(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text('{"document": "plan",\n oops}')
     with pytest.raises(ResultsError, match=r"plan\.json:2: not JSON"):
         read_folder(tmp_path)
 
 
-def test_a_document_that_a_full_disk_left_empty_is_left_out_and_said_so(tmp_path: Path) -> None:
+def test_an_empty_document_is_left_out_and_reported(tmp_path: Path) -> None:
     write_results(tmp_path)
     (tmp_path / "other.json").touch()
     read = read_folder(tmp_path)
@@ -176,7 +176,7 @@ def test_a_document_that_a_full_disk_left_empty_is_left_out_and_said_so(tmp_path
     assert read.rows
 
 
-def test_a_document_of_another_kind_is_left_out_and_said_so(tmp_path: Path) -> None:
+def test_a_document_of_an_unknown_kind_is_left_out_and_reported(tmp_path: Path) -> None:
     write_results(tmp_path)
     (tmp_path / "pytest.json").write_text('{"tests": 3}')
     assert read_folder(tmp_path).left_out == ["pytest.json"]
@@ -229,20 +229,20 @@ def test_a_malformed_document_is_named_by_file_and_field(
     assert problem in refused(tmp_path, document)
 
 
-def test_fields_that_nobody_here_knows_are_left_alone(tmp_path: Path) -> None:
+def test_unknown_fields_are_ignored(tmp_path: Path) -> None:
     document = changed(PLAN, "plans", colour="red")
     (tmp_path / "plan.json").write_text(json.dumps({**document, "version": 7}))
     assert len(read_folder(tmp_path).plans[0].choices) == 4
 
 
-def test_of_two_fidelity_documents_the_later_file_s_sections_count(tmp_path: Path) -> None:
+def test_a_later_fidelity_document_replaces_only_its_own_sections(tmp_path: Path) -> None:
     newer = changed(FIDELITY, "sections", rows=[])
     for name, document in (("a", FIDELITY), ("b", {"sections": newer["sections"][:1]})):
         (tmp_path / f"{name}.json").write_text(json.dumps(document))
     assert [len(section.rows) for section in read_folder(tmp_path).fidelity] == [0, 1]
 
 
-def test_of_two_documents_the_newest_counts_whatever_its_name(tmp_path: Path) -> None:
+def test_the_newest_of_two_documents_counts_whatever_its_name(tmp_path: Path) -> None:
     older, newer = tmp_path / "z.json", tmp_path / "a.json"
     for day, file in enumerate((older, newer), start=1):
         rows = changed(
@@ -270,18 +270,18 @@ def test_a_document_s_time_may_end_in_z(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("document", [PLAN, FIDELITY, CHECKPOINTS, CACHE_SIZES])
 @pytest.mark.parametrize("time", ["yesterday", "2026-13-01", "", 2026, ["2026-01-01"]])
-def test_a_time_that_is_none_is_refused(
+def test_an_invalid_time_is_refused(
     tmp_path: Path, document: Mapping[str, Any], time: object
 ) -> None:
     assert ": time: must be an ISO time" in refused(tmp_path, {**document, "time": time})
 
 
-def test_a_file_that_is_no_result_may_have_any_time(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_result_may_have_any_time(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text('{"time": "yesterday"}')
     assert read_folder(tmp_path).left_out == ["other.json"]
 
 
-def test_a_prediction_needs_no_more_than_a_title_a_name_and_two_figures(tmp_path: Path) -> None:
+def test_a_prediction_needs_only_a_title_a_name_and_two_figures(tmp_path: Path) -> None:
     row = {"name": "x", "published": 100.0, "predicted": 115.1}
     document = {"sections": [{"title": "t", "rows": [row]}]}
     (tmp_path / "fidelity.json").write_text(json.dumps(document))

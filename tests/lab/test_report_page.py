@@ -84,7 +84,7 @@ def words(html: str) -> str:
     return Letters(html).text
 
 
-def test_every_section_has_its_data_where_results_have_it(whole_page: str) -> None:
+def test_every_section_is_shown_if_results_have_its_data(whole_page: str) -> None:
     for anchor in MAKERS:
         assert section(whole_page, anchor)
     assert "What else this page can show" not in words(whole_page)
@@ -92,7 +92,7 @@ def test_every_section_has_its_data_where_results_have_it(whole_page: str) -> No
 
 
 @pytest.fixture(scope="module")
-def pages_of_little(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+def sparse_pages(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """A page for checkpoints alone, and a page for a guest's run without metrics of its tiers."""
     (folder := tmp_path_factory.mktemp("checkpoints")).joinpath("checkpoints.json").write_text(
         json.dumps(CHECKPOINTS)
@@ -107,11 +107,11 @@ def page_of_throughput(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("anchor", MAKERS)
-def test_a_section_without_data_is_hidden_and_named_at_the_end_with_what_makes_it(
-    pages_of_little: tuple[str, str], anchor: str
+def test_a_section_without_data_is_hidden_and_named_with_its_command_at_the_end(
+    sparse_pages: tuple[str, str], anchor: str
 ) -> None:
     """On one of the two pages, each section has no data."""
-    of_checkpoints, of_run = pages_of_little
+    of_checkpoints, of_run = sparse_pages
     page = of_checkpoints if anchor in ("works", "proofs") else of_run
     assert f'id="{anchor}"' not in page
     assert f'href="#{anchor}"' not in page
@@ -119,7 +119,7 @@ def test_a_section_without_data_is_hidden_and_named_at_the_end_with_what_makes_i
     assert MAKERS[anchor] in words(end)
 
 
-def test_measured_paced_and_predicted_rates_are_told_apart(page_of_throughput: str) -> None:
+def test_measured_paced_and_predicted_rates_look_different(page_of_throughput: str) -> None:
     part = section(page_of_throughput, "rates")
     text = words(part)
     for how in ("measured", "modelled: paced", "modelled: predicted"):
@@ -130,7 +130,7 @@ def test_measured_paced_and_predicted_rates_are_told_apart(page_of_throughput: s
     assert len(set(hatched)) == 2
 
 
-def test_a_program_that_was_not_judged_is_not_among_those_that_work(tmp_path: Path) -> None:
+def test_a_program_that_was_not_judged_is_not_listed_as_working(tmp_path: Path) -> None:
     judged = emulated("fsdax")
     ran = [replace(each, scenario="mine", not_judged=("where rows lie",)) for each in judged]
     page = page_of_metrics(tmp_path, judged, ran)
@@ -146,7 +146,7 @@ def test_a_program_that_was_not_judged_is_not_among_those_that_work(tmp_path: Pa
     assert "trained to the rows and losses of DRAM" not in page
 
 
-def test_a_rate_that_only_says_that_something_works_is_nowhere(tmp_path: Path) -> None:
+def test_a_functional_only_rate_is_never_shown(tmp_path: Path) -> None:
     (tmp_path / "checkpoints.json").write_text(json.dumps(CHECKPOINTS))
     page = page_of_metrics(tmp_path, emulated("fsdax", rate=231.75), *throughput())
     text = words(page)
@@ -158,13 +158,15 @@ def test_a_rate_that_only_says_that_something_works_is_nowhere(tmp_path: Path) -
     assert "0.12" not in checkpoints
 
 
-def test_each_kind_of_machine_has_a_figure_and_a_scale_of_its_own(tmp_path: Path) -> None:
+def test_each_kind_of_machine_has_a_figure_of_its_own(tmp_path: Path) -> None:
     in_guest = replace(RUN, machine="guest", accelerator="kvm", facts={}, value=1.0)
     part = section(page_of_metrics(tmp_path, [RUN], [in_guest]), "rates")
     assert part.count("<figure") == 2
 
 
-def test_memory_mode_stands_beside_app_direct_on_the_same_device(page_of_throughput: str) -> None:
+def test_memory_mode_is_compared_with_app_direct_on_the_same_device(
+    page_of_throughput: str,
+) -> None:
     part = section(page_of_throughput, "memory-mode")
     text = words(part)
     assert "optane-100-x6 in both modes" in text
@@ -174,14 +176,14 @@ def test_memory_mode_stands_beside_app_direct_on_the_same_device(page_of_through
     assert "has 1.30 times the rate of memory mode" in part
 
 
-def test_the_parts_of_a_step_and_their_sum_stand_in_the_table(page_of_throughput: str) -> None:
+def test_the_table_of_step_times_has_the_parts_and_their_sum(page_of_throughput: str) -> None:
     text = words(section(page_of_throughput, "step-times"))
     assert "compute first tier second tier third tier step times are" in text
     # 2048 samples at 14,000 samples/s take 146.29 ms, 60 of them on the CPU.
     assert "DRAM ddr4-2666-x6 60.00 86.29 – – 146.29 modelled, predicted" in text
 
 
-def test_each_machine_shows_what_was_demanded_and_all_its_facts(tmp_path: Path) -> None:
+def test_each_machine_shows_the_demanded_facts_and_all_its_facts(tmp_path: Path) -> None:
     part = section(page_of_metrics(tmp_path, emulated("fsdax"), [RUN]), "proofs")
     text = words(part)
     assert (
@@ -220,7 +222,7 @@ def test_choices_with_a_price_are_drawn_and_the_others_listed(whole_page: str) -
     assert "no machine in prices.yaml holds cxl-asic" in text
 
 
-def test_choices_on_gpus_have_a_marker_of_their_own_and_are_said_to_be_bounds(
+def test_choices_on_gpus_have_their_own_marker_and_are_called_bounds(
     tmp_path: Path,
 ) -> None:
     folder = write_few_results(tmp_path)
@@ -239,20 +241,20 @@ def test_choices_on_gpus_have_a_marker_of_their_own_and_are_said_to_be_bounds(
     assert "with persistent memory" not in part
 
 
-def test_what_a_plan_says_of_hits_stands_beside_what_runs_counted(whole_page: str) -> None:
+def test_a_plan_s_hit_rates_are_shown_beside_those_of_runs(whole_page: str) -> None:
     text = words(section(whole_page, "hit-rates"))
     assert "plan.json 5.00% 52.8 GB 87.0% modelled, by a plan" in text
     assert "plan.json 10.00% 106 GB 91.0% modelled, by a plan" in text
     assert "fsdax, DRAM_PMEM on guest (tcg) 6.25% 320 MB 50.0% counted in a run" in text
 
 
-def test_what_is_no_document_of_ours_is_named_on_the_page(tmp_path: Path) -> None:
+def test_an_unknown_document_is_named_on_the_page(tmp_path: Path) -> None:
     write_few_results(tmp_path)
     (tmp_path / "other.json").write_text("{}")
     assert "other.json is no document that a report knows" in words(page_of(tmp_path))
 
 
-def test_names_can_t_become_markup(tmp_path: Path) -> None:
+def test_names_are_escaped_in_the_page(tmp_path: Path) -> None:
     evil = replace(RUN, scenario='<script>alert("&")</script>', storage_type="<b>DRAM</b>")
     page = page_of_metrics(tmp_path, [evil])
     assert "<script" not in page
@@ -272,7 +274,7 @@ def test_the_same_results_make_the_same_page_byte_for_byte(tmp_path: Path, whole
     assert page_of(write_results(tmp_path)) == whole_page
 
 
-def test_the_page_is_light(whole_page: str) -> None:
+def test_the_page_is_smaller_than_300_kb(whole_page: str) -> None:
     assert len(whole_page.encode()) < 300_000
 
 
@@ -291,7 +293,7 @@ def test_the_command_writes_the_page_and_names_it(
     assert (tmp_path / "report.html").exists()
 
 
-def test_the_command_ends_with_2_where_there_are_no_results(
+def test_the_command_ends_with_status_2_without_results(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["report", str(tmp_path)]) == 2
@@ -299,7 +301,7 @@ def test_the_command_ends_with_2_where_there_are_no_results(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_page_that_can_t_be_written_is_named(tmp_path: Path) -> None:
+def test_a_page_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "results").mkdir()
     write_few_results(tmp_path / "results")
     with pytest.raises(LabError, match=r"missing/page\.html: the report can't be written"):
@@ -316,7 +318,7 @@ def test_without_matplotlib_the_extra_is_named_and_nothing_is_written(
     assert not (tmp_path / "report.html").exists()
 
 
-def test_sizes_of_dram_stand_in_both_modes_with_their_hits(whole_page: str) -> None:
+def test_sizes_of_dram_are_shown_with_times_and_hit_rates_of_both_modes(whole_page: str) -> None:
     modes = section(whole_page, "memory-mode")
     row = "307 MB 30.0% 16.0 24.0 98.8% 94.2% 2.50 2.00 modelled, predicted"
     assert row in words(modes)
@@ -327,7 +329,7 @@ def test_sizes_of_dram_stand_in_both_modes_with_their_hits(whole_page: str) -> N
     assert f"{table}, in memory mode 30.00% 307 MB 94.2% modelled, as memory mode" in hits
 
 
-def test_checkpoints_stand_by_device_and_format_with_what_training_waits(whole_page: str) -> None:
+def test_checkpoints_are_shown_by_device_and_format_with_training_s_wait(whole_page: str) -> None:
     part = section(whole_page, "checkpoints")
     text = words(part)
     assert "disk, of this computer safetensors 0.70 measured" in text

@@ -47,7 +47,7 @@ def test_a_kernel_that_is_too_old_is_named_with_what_to_do(tmp_path: Path, relea
     assert "PMEMLAB_KERNEL" in missing[0].remedy
 
 
-def test_a_topology_that_wants_nothing_asks_no_qemu() -> None:
+def test_a_topology_without_requirements_does_not_run_qemu() -> None:
     assert unmet_requirements(played_qemu.TRUE_HERE, "/no/such/qemu", "2.6") == []
 
 
@@ -78,7 +78,7 @@ def play_computer(monkeypatch: pytest.MonkeyPatch, qemu: str) -> None:
     monkeypatch.setattr("pmemlab.machines.guest.machine.kernel_source", lambda: source)
 
 
-def test_a_machine_that_is_too_new_for_this_computer_s_guests_is_played_by_a_process(
+def test_a_machine_that_is_too_new_for_this_computer_s_guests_runs_as_a_process(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     play_computer(monkeypatch, _qemu(tmp_path, "version 7.2"))
@@ -87,7 +87,7 @@ def test_a_machine_that_is_too_new_for_this_computer_s_guests_is_played_by_a_pro
     assert "no guest: machine cxl-ram wants QEMU 10.0 or later" in choice.why
 
 
-def test_a_machine_that_wants_a_newer_qemu_is_a_guest_where_there_is_one(
+def test_a_machine_that_requires_a_newer_qemu_is_a_guest_if_it_is_installed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     play_computer(monkeypatch, _qemu(tmp_path, "version 10.0.2"))

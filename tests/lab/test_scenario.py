@@ -46,7 +46,7 @@ def load(folder: Path, text: str) -> Scenario:
     return load_scenario(path)
 
 
-def test_a_short_file_says_it_all(tmp_path: Path) -> None:
+def test_a_short_file_has_defaults_for_the_rest(tmp_path: Path) -> None:
     scenario = load(tmp_path, SCENARIO)
     assert scenario.name == "fsdax"
     assert scenario.topology.name == "lab-fsdax"
@@ -58,7 +58,7 @@ def test_a_short_file_says_it_all(tmp_path: Path) -> None:
     assert scenario.timeout_s == 600
 
 
-def test_storage_is_where_the_topology_has_its_persistent_memory(tmp_path: Path) -> None:
+def test_storage_is_on_the_topology_s_persistent_memory(tmp_path: Path) -> None:
     argv = argv_of(load(tmp_path, SCENARIO), "PMEM_LIBPMEM")
     assert argv[:4] == ["python3", "-m", "pmemlab.workloads.wdl", "--json"]
     assert option(argv, "--storage-type") == "PMEM_LIBPMEM"
@@ -67,13 +67,13 @@ def test_storage_is_where_the_topology_has_its_persistent_memory(tmp_path: Path)
     assert option(argv, "--reference") == "DRAM"
 
 
-def test_memkind_takes_no_path_and_dram_takes_the_engines_own_size(tmp_path: Path) -> None:
+def test_memkind_gets_no_path_and_dram_gets_no_size(tmp_path: Path) -> None:
     scenario = load(tmp_path, SCENARIO)
     assert "--storage-path" not in argv_of(scenario, "PMEM_MEMKIND")
     assert "--storage-size" not in argv_of(scenario, "DRAM")
 
 
-def test_what_a_file_says_beats_the_topology(tmp_path: Path) -> None:
+def test_a_scenario_s_storage_overrides_the_topology_s(tmp_path: Path) -> None:
     scenario = load(tmp_path, SCENARIO + "storage: {path: /mnt/other, size: 2M}\n")
     argv = argv_of(scenario, "PMEM_LIBPMEM")
     assert option(argv, "--storage-path") == "/mnt/other"
@@ -100,7 +100,7 @@ def load_with_disk(folder: Path, text: str) -> Scenario:
     return load(folder, text.replace("lab-fsdax.yaml", "lab-nvme.yaml"))
 
 
-def test_each_tier_is_where_the_topology_has_its_medium(tmp_path: Path) -> None:
+def test_each_tier_is_on_the_topology_s_medium_for_it(tmp_path: Path) -> None:
     scenario = load_with_disk(tmp_path, ON_SEVERAL_TIERS)
     argv = argv_of(scenario, "DRAM_PMEM_SSDHASH")
     at = argv.index("--storage-path")
@@ -145,7 +145,7 @@ def test_a_bad_field_of_several_tiers_is_named(
         load_with_disk(tmp_path, ON_SEVERAL_TIERS.replace(old, new, 1))
 
 
-def test_a_topology_without_a_disk_is_refused_where_one_is_needed(tmp_path: Path) -> None:
+def test_a_topology_without_a_disk_is_refused_if_a_disk_is_needed(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match="storage_types: DRAM_PMEM_SSDHASH needs a disk"):
         load(tmp_path, ON_SEVERAL_TIERS)
     argv = argv_of(
@@ -160,20 +160,20 @@ def test_a_topology_without_a_disk_is_refused_where_one_is_needed(tmp_path: Path
     assert argv[argv.index("--storage-path") + 3] == "/srv"
 
 
-def test_workload_arguments_go_to_its_command_line(tmp_path: Path) -> None:
+def test_workload_arguments_are_passed_on_the_command_line(tmp_path: Path) -> None:
     text = SCENARIO + "workload: {arguments: {steps: 7, hidden-units: [8, 4]}}\n"
     argv = argv_of(load(tmp_path, text), "PMEM_LIBPMEM")
     assert argv[-5:] == ["--steps", "7", "--hidden-units", "8", "4"]
 
 
-def test_an_option_without_a_value_is_true_or_left_out(tmp_path: Path) -> None:
+def test_a_boolean_argument_is_passed_as_a_flag(tmp_path: Path) -> None:
     text = SCENARIO + "workload: {arguments: {fill: true, steps: 7}}\n"
     assert argv_of(load(tmp_path, text), "PMEM_LIBPMEM")[-3:] == ["--fill", "--steps", "7"]
     text = text.replace("fill: true", "fill: false")
     assert argv_of(load(tmp_path, text), "PMEM_LIBPMEM")[-2:] == ["--steps", "7"]
 
 
-def test_a_host_reads_its_disk_past_the_page_cache(tmp_path: Path) -> None:
+def test_a_host_reads_its_disk_with_direct_io(tmp_path: Path) -> None:
     scenario = load_with_disk(tmp_path, ON_SEVERAL_TIERS)
     assert "--direct-io" not in argv_of(scenario, "DRAM_PMEM_SSDHASH")
     on_host = replace(scenario, direct_io=True)
@@ -184,7 +184,7 @@ def test_a_host_reads_its_disk_past_the_page_cache(tmp_path: Path) -> None:
 PREDICTED = "predict_on: [[ddr4-2666-x6, here, nvme-p4510], [here, here, here]]\n"
 
 
-def test_a_run_is_predicted_on_the_devices_that_a_file_names(tmp_path: Path) -> None:
+def test_a_run_is_predicted_on_the_devices_that_the_scenario_names(tmp_path: Path) -> None:
     scenario = load_with_disk(tmp_path, ON_SEVERAL_TIERS + PREDICTED)
     argv = argv_of(scenario, "DRAM_PMEM_SSDHASH")
     at = argv.index("--predict")
@@ -194,7 +194,9 @@ def test_a_run_is_predicted_on_the_devices_that_a_file_names(tmp_path: Path) -> 
     assert "--predict" not in argv_of(load(tmp_path, SCENARIO), "PMEM_LIBPMEM")
 
 
-def test_the_memory_of_this_computer_is_taken_out_of_predictions(tmp_path: Path) -> None:
+def test_the_device_file_of_this_computer_s_memory_is_passed_for_predictions(
+    tmp_path: Path,
+) -> None:
     scenario = load_with_disk(tmp_path, ON_SEVERAL_TIERS + PREDICTED)
     assert "--here" not in argv_of(scenario, "DRAM_PMEM_SSDHASH")
     scenario = replace(scenario, memory_here=tmp_path / "mine.yaml")
@@ -214,7 +216,7 @@ def test_the_memory_of_this_computer_is_taken_out_of_predictions(tmp_path: Path)
         ("predict_on", "workload: {arguments: {predict: x}}\npredict_on", "is set by the runner"),
     ],
 )
-def test_devices_that_a_run_cannot_be_predicted_on_are_named(
+def test_devices_on_which_a_run_cannot_be_predicted_are_named(
     tmp_path: Path, old: str, new: str, complaint: str
 ) -> None:
     text = ON_SEVERAL_TIERS + PREDICTED
@@ -223,7 +225,7 @@ def test_devices_that_a_run_cannot_be_predicted_on_are_named(
         load_with_disk(tmp_path, text.replace(old, new))
 
 
-def test_rows_may_have_to_lie_on_the_nodes_of_persistent_memory(tmp_path: Path) -> None:
+def test_rows_may_be_expected_on_the_nodes_of_persistent_memory(tmp_path: Path) -> None:
     text = SCENARIO.replace("{file_under: pmem, is_pmem: true}", "{nodes: pmem}")
     scenario = load(tmp_path, text)
     assert scenario.expect.rows is not None
@@ -299,7 +301,7 @@ def option(argv: list[str], name: str) -> str:
     return argv[argv.index(name) + 1]
 
 
-def test_a_scenario_may_be_like_another_one_and_say_only_what_differs(tmp_path: Path) -> None:
+def test_a_scenario_may_be_like_another_and_state_only_the_differences(tmp_path: Path) -> None:
     small = "workload: {arguments: {steps: 3}}\ntimeout_s: 60\n"
     (tmp_path / "small.yaml").write_text(SCENARIO + small)
     scenario = load(tmp_path, "summary: rows elsewhere\nlike: small\ntimeout_s: 30\n")
@@ -309,7 +311,7 @@ def test_a_scenario_may_be_like_another_one_and_say_only_what_differs(tmp_path: 
     assert scenario.expect.rows == RowPlacement(file_under="pmem", is_pmem=True)
 
 
-def test_a_scenario_does_not_take_over_the_markers_of_one_that_it_is_like(tmp_path: Path) -> None:
+def test_a_scenario_does_not_inherit_the_markers_of_the_scenario_it_is_like(tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(dedent(SCENARIO) + "markers: [long]\n")
     assert load(tmp_path, "summary: another\nlike: small\n").markers == ()
     assert load(tmp_path, "summary: another\nlike: small\nmarkers: [slow]\n").markers == ("slow",)
@@ -335,9 +337,7 @@ def test_scenarios_that_are_not_long_cover_every_storage_type_and_every_machine(
         ("summary: s\nlike: wrong\n", "fsdax.yaml:2: stepz: is no field here"),
     ],
 )
-def test_a_scenario_that_can_t_be_like_another_one_is_refused(
-    tmp_path: Path, text: str, problem: str
-) -> None:
+def test_an_impossible_like_is_refused(tmp_path: Path, text: str, problem: str) -> None:
     (tmp_path / "small.yaml").write_text(SCENARIO)
     (tmp_path / "third.yaml").write_text("summary: s\nlike: small\n")
     (tmp_path / "wrong.yaml").write_text(SCENARIO + "stepz: 3\n")
@@ -369,7 +369,7 @@ def load_on_media(folder: Path, text: str) -> Scenario:
     return load(folder, text.replace("lab-fsdax.yaml", "lab-nvdimm.yaml"))
 
 
-def test_a_run_may_be_cut_and_gone_on_with(tmp_path: Path) -> None:
+def test_a_run_may_have_power_cuts_and_continue_after_each(tmp_path: Path) -> None:
     cuts = CUTS.replace("kept_on", "within_s: [0, 1.5], after_lines: [2, 9], seed: 7, kept_on")
     scenario = load_on_media(tmp_path, SCENARIO + TABLES + cuts)
     assert scenario.power_cuts == PowerCuts(2, "pmem", "saved", (0.0, 1.5), 7, (2, 9))
@@ -418,12 +418,12 @@ def test_power_cuts_on_a_machine_that_is_all_ram_are_refused(tmp_path: Path) -> 
         load(tmp_path, SCENARIO + TABLES + CUTS)
 
 
-def test_power_cuts_and_another_beginning_are_apart(tmp_path: Path) -> None:
+def test_power_cuts_and_saved_on_exclude_each_other(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError, match="power_cuts: and saved_on: are for scenarios"):
         load_on_media(tmp_path, SCENARIO + TABLES + SAVED_ON + CUTS)
 
 
-def test_a_run_may_begin_on_another_machine(tmp_path: Path) -> None:
+def test_a_run_may_start_from_a_checkpoint_of_another_machine(tmp_path: Path) -> None:
     scenario = load(tmp_path, SCENARIO + TABLES + SAVED_ON)
     saving = saving_command(scenario, "python3", scenario.topology, "/tmp/saved")
     assert option(saving, "--save") == "/tmp/saved"
@@ -446,7 +446,9 @@ def test_a_run_may_begin_on_another_machine(tmp_path: Path) -> None:
         ("name: tables, arguments: {tables: 3}", "name: wdl", "only workload tables can be saved"),
     ],
 )
-def test_a_bad_beginning_is_named(tmp_path: Path, old: str, new: str, complaint: str) -> None:
+def test_bad_fields_of_saved_on_are_named(
+    tmp_path: Path, old: str, new: str, complaint: str
+) -> None:
     text = SCENARIO + TABLES + SAVED_ON
     assert old in text
     with pytest.raises(ScenarioError, match=complaint):

@@ -61,7 +61,7 @@ def test_a_machine_of_the_running_lab_comes_first(computer: Computer) -> None:
     assert computer.choose() == Choice("container", "it runs in this clone's lab")
 
 
-def test_then_a_throwaway_container(computer: Computer) -> None:
+def test_a_throwaway_container_comes_second(computer: Computer) -> None:
     computer.running = frozenset({"dram"})
     choice = computer.choose()
     assert choice.kind == "container"
@@ -69,7 +69,7 @@ def test_then_a_throwaway_container(computer: Computer) -> None:
     assert choice.is_own
 
 
-def test_then_a_guest_with_the_reason_for_no_container(computer: Computer) -> None:
+def test_a_guest_comes_third_with_the_reason_against_a_container(computer: Computer) -> None:
     computer.has_docker = False
     assert computer.choose() == Choice(
         "guest", "no container: no Docker engine answers; to get it: make docker"
@@ -84,7 +84,7 @@ def test_an_image_of_older_sources_is_not_used(computer: Computer) -> None:
     assert "make lab-up" in choice.why
 
 
-def test_in_the_end_a_process_with_both_reasons(computer: Computer) -> None:
+def test_a_process_comes_last_with_both_reasons(computer: Computer) -> None:
     computer.has_docker = False
     computer.missing_for_guest = [MissingRequirementError("QEMU", "apt-get install qemu")]
     choice = computer.choose()
@@ -93,7 +93,7 @@ def test_in_the_end_a_process_with_both_reasons(computer: Computer) -> None:
     assert "no guest: QEMU; to get it: apt-get install qemu" in choice.why
 
 
-def test_a_host_is_never_chosen_but_only_asked_for(computer: Computer) -> None:
+def test_the_host_is_chosen_only_on_request(computer: Computer) -> None:
     nothing_else = [MissingRequirementError("QEMU", "apt-get install qemu")]
     for docker, image, missing in itertools.product(
         (True, False), (True, False), ([], nothing_else)
@@ -110,7 +110,7 @@ def test_containers_run_a_user_s_topology_too(computer: Computer) -> None:
     assert computer.choose(other).kind == "container"
 
 
-def test_what_is_asked_for_is_taken_without_looking_around(
+def test_a_requested_kind_is_taken_without_probing_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def look(*_: object) -> NoReturn:
@@ -121,7 +121,7 @@ def test_what_is_asked_for_is_taken_without_looking_around(
     assert chooser.choose(load_topology("dram")).kind == "process"
 
 
-def test_too_little_memory_for_a_container_is_told(
+def test_too_little_memory_for_a_container_is_given_as_the_reason(
     computer: Computer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pmemlab.machines.room.free_memory_bytes", lambda: 1 << 28)
@@ -130,7 +130,7 @@ def test_too_little_memory_for_a_container_is_told(
     assert "of free memory for fsdax: 0.2 GiB are free" in choice.why
 
 
-def test_outside_of_a_clone_guests_run(computer: Computer, tmp_path: Path) -> None:
+def test_outside_of_a_clone_a_guest_is_chosen(computer: Computer, tmp_path: Path) -> None:
     del computer
     choice = MachineChooser("auto", tmp_path).choose(load_topology("fsdax"))
     assert choice.kind == "guest"
