@@ -1,4 +1,4 @@
-"""The pytest plugin, on machines that are not there."""
+"""The pytest plugin that runs scenarios, with fake machines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pmemlab.scenarios.session import ScenarioSession
 from pmemlab.topology import Topology
 
 with contextlib.suppress(ImportError):
-    import matplotlib.figure  # noqa: F401  # and finds its classes twice
+    import matplotlib.figure  # noqa: F401  # a second import finds its classes twice
 
 pytest_plugins = ["pytester"]
 
@@ -49,7 +49,7 @@ expect: {{rows: {{nodes: pmem}}}}
 """
 
 RunWorkload = Callable[[str], Result]
-"""Called with a storage type; stands for what the workload does in a machine."""
+"""Takes a storage type; stands in for the workload's run in a machine."""
 
 
 @dataclass(eq=False)
@@ -59,7 +59,7 @@ class FakeMachine:
     accelerator: ClassVar[Accelerator] = "tcg"
     unproved: ClassVar[Sequence[str]] = ()
     replaced: ClassVar[Sequence[str]] = ()
-    decay: ClassVar[int | None] = None  # proofs that it passes before it is something else
+    decay: ClassVar[int | None] = None  # number of proofs that it passes before it changes
     python: ClassVar[str] = "python3"
 
     topology: Topology
@@ -115,7 +115,7 @@ class FakeMachine:
 
 
 def document(storage_type: str, **changed: Any) -> Result:
-    """What a good workload prints, but for what is changed in its run."""
+    """Returns what a good workload prints, with some fields of its run changed."""
     tier: dict[str, Any] = {
         **{"name": storage_type, "rows": 1, "nodes": {"1": 1}, "file": None, "is_pmem": None},
         **{"devices": {}, "bytes": 48, "mapped_bytes": 4096, "sought": 1, "found": 1},
@@ -182,7 +182,7 @@ def lab(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Lab:
     """)
     lab = Lab(pytester)
     monkeypatch.setattr(pmemlab.machines.opening, "open_machine", lab.open_machine)
-    # The plugin by its module, installed or not; and no other, which would only take time.
+    # Only the plugin under test is loaded, by its module's name. Others would only take time.
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("COLUMNS", "100")
     return lab
@@ -279,7 +279,7 @@ def test_ctrl_c_while_rates_are_modelled_leaves_the_table(
 
 
 def test_a_scenario_that_is_tried_again_runs_again(lab: Lab) -> None:
-    """As pytest-rerunfailures does it."""
+    """The conftest.py runs each test twice, as pytest-rerunfailures does."""
     lab.pytester.makeconftest("""
         from _pytest.runner import runtestprotocol
 
@@ -429,7 +429,7 @@ def test_what_a_machine_cannot_prove_is_skipped_with_the_reason(
 ) -> None:
     monkeypatch.setattr(FakeMachine, "unproved", ["mount.dax"])
     lab.add("numa")
-    lab.workload = lambda storage_type: document(storage_type, tables=[])  # rows lie nowhere
+    lab.workload = lambda storage_type: document(storage_type, tables=[])  # no rows can be found
     result = lab.run("-rs", machine="process")
     result.assert_outcomes(skipped=1)
     result.stdout.fnmatch_lines(["*numa*process, unproved*", "SKIPPED*can't prove mount.dax;*"])
@@ -540,7 +540,7 @@ def test_of_no_machine(): pass
 @pytest.mark.parametrize(
     ("options", "outcomes"),
     [
-        # Of five: a scenario on two storage types, a test on two machines, a test on none.
+        # Five tests: a scenario on two storage types, a test on two machines, a test on none.
         (["--pmemlab-storage-type", "DRAM"], {"passed": 1, "deselected": 4}),
         (["--pmemlab-topology", "one"], {"passed": 2, "deselected": 3}),
         (["--pmemlab-topology", "nvme"], {"passed": 1, "deselected": 4}),
@@ -624,7 +624,7 @@ def test_an_interrupted_run_stops_the_machines_at_once(
 
     def hang_until_stopped(_: str) -> Result:
         runs.set()
-        # As a guest does: a command in it ends, with an error, when its machine is stopped.
+        # As in a guest, a command ends with an error when its machine is stopped.
         assert machines[-1].stopped.wait(60), "the machine was not stopped"
         raise MachineDiedError("guest was stopped")
 

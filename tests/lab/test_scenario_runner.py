@@ -1,4 +1,4 @@
-"""Runs on this computer in the place of a machine."""
+"""Runs of scenarios, with this computer as the machine."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_tables_that_lose_their_power_go_on_bit_for_bit() -> None:
 
 ONE_CUT = load_scenario(SCENARIOS / "fsdax-power-cuts-wdl.yaml")
 assert ONE_CUT.power_cuts is not None
-# However late the second cut comes, steps are left in which rows fill DRAM again.
+# With 150 steps, enough are left after the latest second cut for rows to fill DRAM again.
 MODEL_KEPT = replace(
     ONE_CUT,
     workload=Workload("wdl", {**ONE_CUT.workload.arguments, "steps": 150}),
@@ -123,7 +123,7 @@ def test_a_model_that_loses_its_power_at_random_goes_on_bit_for_bit() -> None:
 
 
 class Counting:
-    """A machine, played: a command in it keeps 60 steps, or those for which it has power."""
+    """A fake machine, whose command keeps 60 steps, or fewer if its power is cut."""
 
     powered = True
 
@@ -139,7 +139,8 @@ class Counting:
 
 
 def cuts_made(cuts: PowerCuts, monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], list[int]]:
-    """The seconds after which cuts were to come, which come at once here, and the steps kept."""
+    """Makes the power cuts without any wait. Returns the seconds after which each was due, and the
+    last step kept before each."""
     delays: list[float] = []
 
     class Timer:

@@ -1,4 +1,4 @@
-"""What a run prints: rates that mean something, and apart from them what works."""
+"""The tables that a run prints: meaningful rates, and separately the runs that only work."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_prediction_has_what_its_run_counted() -> None:
     predicted = replace(run[0], name="modelled_samples_per_s", kind="modelled", devices=OPTANE)
     row = result_rows([*run, predicted])[1]
     assert (row.hit_rate, row.auc) == (0.75, 0.7)
-    assert row.lookups_per_s is None  # what was timed is the run's own
+    assert row.lookups_per_s is None  # the run's own timing isn't the prediction's
 
 
 def test_a_machine_that_was_not_proved_is_no_machine_of_that_topology() -> None:

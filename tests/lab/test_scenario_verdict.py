@@ -97,9 +97,10 @@ def verdict_after(
     checksums: Mapping[str, str] = CHECKSUMS,
     expected: Mapping[str, str] = CHECKSUMS,
 ) -> str | None:
-    """Of a good run that was cut, and whose last part began with `first_step`.
+    """Returns the complaint about a good run with power cuts, whose last part began at
+    `first_step`; or None.
 
-    checksums, expected: what it, and the yardstick, say of their checkpoints and their end.
+    checksums, expected: the checksums by step of the run and of the reference.
     """
     losses = run("DRAM")["losses"][first_step:]
     changed = {"first_step": first_step, "losses": losses, "checksums": checksums}
@@ -115,7 +116,7 @@ def verdict_after(
 
 
 def cut(resumed_step: int = 0, kept_step: int = 0, sha256: str | None = None) -> PowerCut:
-    """resumed_step: 0 for a command that didn't say that it goes on from something."""
+    """Returns a power cut. resumed_step: 0 if the command named no checkpoint that it resumed."""
     checksum = sha256 or CHECKSUMS.get(str(resumed_step), "")
     return PowerCut(1.0, Resumed(resumed_step, checksum) if resumed_step else None, kept_step)
 
@@ -198,8 +199,8 @@ def verdict(
     reference: dict[str, Any] | None = None,
     **changed: Any,
 ) -> str | None:
-    """Judge a good document, but for what is changed in its run, and in the reference; returns the
-    complaint.
+    """Judges a good document with changes in its run and in the reference. Returns the complaint,
+    or None.
     """
     document = {
         "workload": "wdl",
@@ -221,7 +222,7 @@ def test_a_run_as_it_should_be_passes() -> None:
 
 
 def test_losses_that_are_no_numbers_are_alike() -> None:
-    """Of a program of one's own that printed them as JSON's numbers."""
+    """A user's own program may print losses as JSON numbers."""
     losses = [0.5, float("nan")]
     assert verdict(reference={"losses": losses}, losses=[*losses]) is None
     complaint = verdict(reference={"losses": losses}, losses=[0.5, 0.25])
@@ -370,7 +371,7 @@ def test_rows_that_are_not_spread_over_the_tiers_fail(
 
 def test_a_tier_on_a_disk_may_have_some_of_its_rows_in_a_buffer_yet() -> None:
     table, other = two_tiers(), two_tiers()
-    table["tiers"][1] |= {"found": 0, "mapped_bytes": 4096}  # which some of its schemes read by
+    table["tiers"][1] |= {"found": 0, "mapped_bytes": 4096}  # some schemes read by mapping
     assert verdict_on_two_tiers(table, other) is None
     other["tiers"][1]["found"] = 3
     shown = str(verdict_on_two_tiers(table, other))
@@ -410,7 +411,7 @@ def test_rows_that_never_reach_the_disk_fail() -> None:
 
 
 def test_files_on_another_device_fail_however_they_are_called() -> None:
-    # As when the disk was unmounted and its folder is on what is below.
+    # For example, the disk was unmounted, and the folder is on the file system below it.
     elsewhere = two_tiers()
     elsewhere["tiers"][1]["devices"] = {"0:21": 4096}
     assert "on device 0:21; they must be on 259:3" in str(verdict_on_two_tiers(elsewhere))

@@ -1,4 +1,4 @@
-"""How files are read: what no document may have, and what is said of it."""
+"""Reading YAML and JSON documents: the errors that are refused, and their messages."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def written(folder: Path, text: str) -> Path:
 
 
 def refused(folder: Path, text: str) -> str:
-    """What is said of a file that is no `Whole`, without the path of its folder."""
+    """Returns the error for a file that is no `Whole`, without the path of its folder."""
     with pytest.raises(LabError) as caught:
         File.of_yaml(written(folder, text), LabError).read(Whole)
     return str(caught.value).replace(f"{folder}/", "")

@@ -1,4 +1,4 @@
-"""What a guest sees of this computer, and what it doesn't."""
+"""The files of this computer that a guest can read, and those that it can't."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLONE = Path(__file__).parents[2]
 
 
 def _seen(path: str | Path) -> bool:
-    """Whether a guest can open this path of this computer."""
+    """Returns whether a guest can open this path of this computer."""
     path = Path(path)
     return any(path.is_relative_to(share.path) for share in shared_folders())
 
@@ -35,7 +35,7 @@ def test_a_guest_sees_programs_the_project_and_its_python() -> None:
      "/tmp/secret", "/run/secrets", "/srv", "/mnt"],
 )  # fmt: skip
 def test_a_guest_sees_nothing_else(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Wherever these tests are run: a project and a Python that lie in none of these folders.
+    # Wherever the tests run, the project and Python seem to lie outside these folders.
     monkeypatch.setattr(shares, "package_folders", lambda: [Path("/opt/project/pmemlab")])
     monkeypatch.setattr(sys, "prefix", "/opt/python")
     monkeypatch.setattr(sys, "base_prefix", "/usr")

@@ -1,4 +1,4 @@
-"""A terminal in a guest. QEMU is played; the terminals are real."""
+"""A terminal in a guest. QEMU is a fake; the terminals are real."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[GuestMa
 
 @pytest.fixture(params=["owner", "client"])
 def spawn(request: pytest.FixtureRequest, machine: GuestMachine, tmp_path: Path) -> Iterator[Spawn]:
-    """Starts a command on a terminal, by the guest's owner or through `pmemlab machine serve`."""
+    """Returns a function that starts a command on a terminal, as the guest's owner or as a client
+    of `pmemlab machine serve`."""
     if request.param == "owner":
         yield lambda argv: machine.spawn(argv, {}, SIZE)
         return
@@ -120,7 +121,7 @@ def test_a_shell_that_is_left_hangs_up_on_what_it_started(spawn: Spawn) -> None:
 
 
 class _Terminal:
-    """`pmemlab machine shell` on a terminal of its own, and who sits before it."""
+    """`pmemlab machine shell` on its own terminal, and the user's end of that terminal."""
 
     def __init__(self, state: Path, command: str) -> None:
         self.ours, theirs = pty.openpty()

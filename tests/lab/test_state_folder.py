@@ -1,4 +1,4 @@
-"""Folders that hold what a machine needs on this computer."""
+"""State folders, which hold a machine's files on this computer."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def test_two_threads_that_release_it_close_its_lock_once(
 def test_a_folder_that_was_released_while_it_was_being_locked_has_one_owner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first owner removes the lock file after the second one has opened it; a third one, which
-    comes later, makes another.
+    """The first owner removes the lock file after the second has opened it. If the second didn't
+    notice, a third would create and lock another file.
     """
 
     def late_flock(descriptor: int, operation: int) -> None:

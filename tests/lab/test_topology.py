@@ -1,4 +1,4 @@
-"""Topology files: what the lab's own say, and what is said of bad ones."""
+"""Topology files: the contents of the lab's own files, and the errors for bad ones."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_the_guide_s_modes_a_yardstick_and_others_are_there() -> None:
 def test_the_lab_s_own_topologies_load(name: str) -> None:
     topology = load_topology(name)
     assert topology.name == name
-    # Where memkind is to go is said twice, by what it is for: to the program, and to its reader.
+    # memkind's nodes stand in a topology twice: for programs (environment) and for the lab (pmem).
     wanted = ",".join(map(str, topology.pmem.nodes)) or None
     assert topology.environment.get("MEMKIND_DAX_KMEM_NODES") == wanted
 
@@ -384,7 +384,7 @@ def test_an_unknown_name_lists_those_there_are() -> None:
         load_topology("kmemdax")
 
 
-@pytest.mark.timeout(20)  # an open that waits for a writer would wait for ever
+@pytest.mark.timeout(20)  # opening a FIFO could wait for a writer for ever
 def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo.yaml")
     with pytest.raises(TopologyError, match=r"fifo\.yaml: can't be read: .*Is a FIFO, not a file"):

@@ -1,4 +1,4 @@
-"""PyTorch's CPU build is asked for first, and whoever can't have it is told."""
+"""torch_wheel.py installs PyTorch's CPU build, or says how to get it if no index has it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _get(
     monkeypatch: pytest.MonkeyPatch,
     constraints: str = "# one\ntorch==2.13.0\n",
 ) -> subprocess.CompletedProcess[str]:
-    """Run the file as the Makefile does, with this script in the place of pip."""
+    """Runs the file as the Makefile does, with the Python code `pip` in place of pip."""
     (folder / "pip.py").write_text(f"import sys\n{pip}\n")
     monkeypatch.setenv("PYTHONPATH", str(folder))
     (folder / "constraints.txt").write_text(constraints)
@@ -41,7 +41,7 @@ def test_where_no_index_has_it_the_user_is_told_how_to_get_it(
 ) -> None:
     for says in (
         "No matching distribution found for torch==2.13.0+cpu",
-        # where pip is configured with a constraint of torch's
+        # if pip is configured with a constraint on torch
         "Cannot install torch==2.13.0+cpu because these package versions have conflicting ones.",
     ):
         done = _get(tmp_path, f"sys.exit('ERROR: {says}')", monkeypatch)

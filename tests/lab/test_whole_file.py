@@ -1,4 +1,4 @@
-"""A file is written whole or not at all, and what is no file isn't replaced by one."""
+"""write_whole replaces a file completely or not at all, and keeps links, pipes and devices."""
 
 from __future__ import annotations
 
