@@ -188,7 +188,7 @@ def lab(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Lab:
     return lab
 
 
-def test_a_scenario_is_a_test_for_each_storage_type(lab: Lab) -> None:
+def test_a_scenario_is_one_test_per_storage_type(lab: Lab) -> None:
     lab.add("numa", storage_types="[DRAM, PMEM_MEMKIND]")
     result = lab.run("-v")
     result.assert_outcomes(passed=2)
@@ -201,7 +201,7 @@ def test_a_scenario_is_a_test_for_each_storage_type(lab: Lab) -> None:
     )
 
 
-def test_two_scenarios_of_one_name_on_one_topology_are_refused(lab: Lab) -> None:
+def test_two_scenarios_with_one_name_on_one_topology_are_refused(lab: Lab) -> None:
     lab.add("numa")
     folder = lab.pytester.path / "more"
     shutil.copytree(lab.pytester.path / "scenarios", folder)
@@ -243,7 +243,7 @@ def test_the_table_and_the_results_are_written(lab: Lab) -> None:
     assert "1,234" not in page  # an emulated medium's rate
 
 
-def test_a_report_that_can_t_be_written_says_so_and_changes_no_verdict(lab: Lab) -> None:
+def test_a_failed_report_is_named_and_changes_no_verdict(lab: Lab) -> None:
     lab.add("numa")
     (lab.pytester.path / "results").mkdir()
     (lab.pytester.path / "results/20200101T000000Z-broken.jsonl").write_text("{\n")
@@ -252,7 +252,7 @@ def test_a_report_that_can_t_be_written_says_so_and_changes_no_verdict(lab: Lab)
     result.stdout.fnmatch_lines(["no report: *20200101T000000Z-broken.jsonl:1: not a metric*"])
 
 
-def test_results_that_can_t_be_written_are_an_error_of_the_lab_and_in_the_table(lab: Lab) -> None:
+def test_results_that_cannot_be_written_are_a_lab_error_but_in_the_table(lab: Lab) -> None:
     lab.add("numa")
     (lab.pytester.path / "results").touch()
     result = lab.run()
@@ -278,7 +278,7 @@ def test_ctrl_c_while_rates_are_modelled_leaves_the_table(
     )
 
 
-def test_a_scenario_that_is_tried_again_runs_again(lab: Lab) -> None:
+def test_a_scenario_that_a_plugin_reruns_is_run_again(lab: Lab) -> None:
     """The conftest.py runs each test twice, as pytest-rerunfailures does."""
     lab.pytester.makeconftest("""
         from _pytest.runner import runtestprotocol
@@ -296,7 +296,7 @@ def test_a_scenario_that_is_tried_again_runs_again(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("option", ["--setup-plan", "--setup-only"])
-def test_a_plan_of_setups_starts_no_machine(lab: Lab, option: str) -> None:
+def test_setup_plan_and_setup_only_start_no_machine(lab: Lab, option: str) -> None:
     lab.add("numa")
     lab.run(option)
     assert lab.log == []
@@ -350,7 +350,7 @@ def test_a_guest_that_dies_is_an_error_of_the_lab(lab: Lab) -> None:
     result.stdout.no_fnmatch_line("*another exception*")
 
 
-def test_a_machine_that_dies_costs_one_run_only(lab: Lab) -> None:
+def test_a_machine_that_dies_fails_only_one_run(lab: Lab) -> None:
     lab.add("numa", storage_types="[DRAM, PMEM_MEMKIND]")
 
     def die_on_dram(storage_type: str) -> Result:
@@ -363,7 +363,7 @@ def test_a_machine_that_dies_costs_one_run_only(lab: Lab) -> None:
     assert lab.log.count("start pmem-node") == lab.log.count("stop pmem-node") == 2
 
 
-def test_a_machine_that_is_something_else_after_a_run_is_an_error_of_the_lab(
+def test_a_machine_whose_facts_changed_during_a_run_is_an_error_of_the_lab(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FakeMachine, "decay", 0)
@@ -388,7 +388,7 @@ def test_a_machine_that_does_not_start_is_an_error_of_the_lab(
     result.stdout.fnmatch_lines(["LabError, the lab's fault: no guest for pmem-node"])
 
 
-def test_a_mistake_of_the_lab_shows_the_lab_s_own_lines_alone(
+def test_the_traceback_of_a_bug_in_the_lab_has_only_the_lab_s_own_lines(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab.add("numa")
@@ -403,7 +403,7 @@ def test_a_mistake_of_the_lab_shows_the_lab_s_own_lines_alone(
     result.stdout.no_fnmatch_line("*_pytest*")
 
 
-def test_a_workload_that_fails_is_a_failure_and_shows_why(lab: Lab) -> None:
+def test_a_failing_workload_is_a_failure_with_its_output(lab: Lab) -> None:
     lab.add("numa")
     lab.workload = lambda _: Result(2, "", "wdl: the store is full")
     result = lab.run()
@@ -424,7 +424,7 @@ def test_one_machine_serves_all_scenarios_of_its_topology(lab: Lab) -> None:
     ]
 
 
-def test_what_a_machine_cannot_prove_is_skipped_with_the_reason(
+def test_a_scenario_on_a_machine_with_unproved_facts_is_skipped_with_the_reason(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FakeMachine, "unproved", ["mount.dax"])
@@ -435,7 +435,7 @@ def test_what_a_machine_cannot_prove_is_skipped_with_the_reason(
     result.stdout.fnmatch_lines(["*numa*process, unproved*", "SKIPPED*can't prove mount.dax;*"])
 
 
-def test_what_a_machine_replaced_is_told_once_for_all_topologies(
+def test_replaced_media_are_listed_once_for_all_topologies(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replaced = "pmem.nodes 1 -> 0: DRAM in place of PMem or CXL memory"
@@ -447,7 +447,7 @@ def test_what_a_machine_replaced_is_told_once_for_all_topologies(
     assert told == [f"replaced by the process machine: {replaced} (one, two)"]
 
 
-def test_a_host_tells_why_its_rate_is_not_measured(
+def test_a_run_on_the_host_says_why_its_rate_is_not_measured(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FakeMachine, "accelerator", "none")
@@ -458,7 +458,7 @@ def test_a_host_tells_why_its_rate_is_not_measured(
         assert len(why) == times
 
 
-def test_what_a_run_lacked_on_this_computer_is_a_skip_with_the_reason(
+def test_a_requirement_found_missing_after_a_run_skips_the_test_with_the_reason(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def judge(*_: object) -> None:
@@ -471,7 +471,7 @@ def test_what_a_run_lacked_on_this_computer_is_a_skip_with_the_reason(
     result.stdout.fnmatch_lines(["SKIPPED*a disk; to get it: set TMPDIR"])
 
 
-def test_what_an_unproved_machine_can_show_is_judged_all_the_same(
+def test_wrong_rows_on_an_unproved_machine_still_fail(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FakeMachine, "unproved", ["mount.dax"])
@@ -480,7 +480,7 @@ def test_what_an_unproved_machine_can_show_is_judged_all_the_same(
     lab.run(machine="process").assert_outcomes(failed=1)
 
 
-def test_the_memory_of_this_computer_is_taken_out_of_rates_of_this_computer_alone(
+def test_option_here_needs_an_existing_file_and_a_run_on_this_computer(
     lab: Lab,
 ) -> None:
     lab.add("numa")
@@ -491,7 +491,7 @@ def test_the_memory_of_this_computer_is_taken_out_of_rates_of_this_computer_alon
 
 
 @pytest.mark.parametrize(("kind", "outcome"), [("process", "skipped"), ("guest", "errors")])
-def test_what_this_computer_lacks_is_skipped_only_where_nothing_else_can_be_had(
+def test_a_missing_requirement_skips_a_process_run_and_is_an_error_for_a_guest(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, kind: str, outcome: str
 ) -> None:
     def refuse(*_: object) -> FakeMachine:
@@ -505,7 +505,7 @@ def test_what_this_computer_lacks_is_skipped_only_where_nothing_else_can_be_had(
 
 
 @pytest.mark.parametrize("kind", ["guest", "container"])
-def test_a_machine_that_wants_a_newer_qemu_than_there_is_is_skipped_with_the_reason(
+def test_a_machine_that_requires_a_newer_qemu_is_skipped_with_the_reason(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     def refuse(*_: object) -> FakeMachine:
@@ -548,7 +548,7 @@ def test_of_no_machine(): pass
         ([], {"passed": 5}),
     ],
 )
-def test_options_select_among_scenarios_and_the_tests_that_lie_beside_them(
+def test_options_select_among_scenarios_and_the_tests_beside_them(
     lab: Lab, options: list[str], outcomes: dict[str, int]
 ) -> None:
     lab.add("a", topology="one", storage_types="[DRAM, PMEM_MEMKIND]")
@@ -557,20 +557,20 @@ def test_options_select_among_scenarios_and_the_tests_that_lie_beside_them(
     lab.run(*options).assert_outcomes(**outcomes)
 
 
-def test_options_leave_the_tests_elsewhere_alone(lab: Lab) -> None:
+def test_options_do_not_deselect_tests_elsewhere(lab: Lab) -> None:
     lab.add("a", storage_types="[DRAM, PMEM_MEMKIND]")
     lab.pytester.makepyfile(test_mine="def test_mine(): pass")
     lab.run(".", "--pmemlab-storage-type", "DRAM").assert_outcomes(passed=2, deselected=1)
 
 
-def test_a_selection_that_no_scenario_has_is_a_usage_error(lab: Lab) -> None:
+def test_an_empty_selection_is_a_usage_error(lab: Lab) -> None:
     lab.add("a", topology="one")
     result = lab.run("--pmemlab-topology", "won")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*--pmemlab-topology won: no scenario has it; there are one"])
 
 
-def test_two_topologies_of_one_name_are_not_mixed_up(lab: Lab) -> None:
+def test_two_topologies_with_one_name_are_refused(lab: Lab) -> None:
     lab.add("a")
     lab.add("b")
     other = lab.pytester.path / "other"
@@ -592,7 +592,7 @@ def test_a_malformed_file_is_named(lab: Lab) -> None:
     result.stdout.fnmatch_lines(["*a.yaml:1: topology: is missing"])
 
 
-def test_scenarios_are_collected_by_either_of_yaml_s_suffixes(lab: Lab) -> None:
+def test_scenarios_are_collected_from_yaml_and_yml_files(lab: Lab) -> None:
     lab.add("a")
     folder = lab.pytester.path / "scenarios"
     (folder / "b.yml").write_text((folder / "a.yaml").read_text())
@@ -664,7 +664,7 @@ def test_emulated_machines_run_at_the_same_time(lab: Lab, monkeypatch: pytest.Mo
     lab.run().assert_outcomes(passed=2)
 
 
-def test_nothing_runs_beside_what_is_measured(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_runs_beside_a_measured_run(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     monkeypatch.setattr(FakeMachine, "accelerator", "kvm")
     alone = threading.Lock()
@@ -682,7 +682,7 @@ def test_nothing_runs_beside_what_is_measured(lab: Lab, monkeypatch: pytest.Monk
     assert [entry.split()[0] for entry in lab.log] == ["start", "run", "stop"] * 3
 
 
-def test_a_machine_that_cannot_be_stopped_is_told_of(
+def test_a_machine_that_cannot_be_stopped_is_named(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(machine: FakeMachine) -> None:

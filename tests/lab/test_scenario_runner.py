@@ -61,7 +61,7 @@ def outcome_of(scenario: Scenario, storage_type: str) -> Outcome:
     return outcome
 
 
-def test_tables_that_begin_on_one_machine_go_on_bit_for_bit_on_another() -> None:
+def test_tables_that_are_saved_on_one_machine_resume_bit_for_bit_on_another() -> None:
     saved_on = SavedOn(load_topology("fsdax"), "DRAM_PMEM", batches=9)
     scenario = replace(ON_DISK, saved_on=saved_on)
     document = parse_document(outcome_of(scenario, "DRAM_SSDHASH").result)
@@ -70,7 +70,7 @@ def test_tables_that_begin_on_one_machine_go_on_bit_for_bit_on_another() -> None
     assert document["run"]["steps"] == document["reference"]["steps"] - 9
 
 
-def test_what_is_saved_in_vain_is_the_workload_s_failure() -> None:
+def test_a_failed_save_is_a_failure_of_the_workload() -> None:
     saved_on = SavedOn(load_topology("fsdax"), "DRAM_PMEM", batches=9)
     unknown = replace(ON_DISK, saved_on=saved_on, workload=Workload("tables", {"no": "option"}))
     with pytest.raises(ExpectationError, match="ended with status 2"):
@@ -89,7 +89,7 @@ KEPT = Scenario(
 )
 
 
-def test_tables_that_lose_their_power_go_on_bit_for_bit() -> None:
+def test_tables_resume_bit_for_bit_after_power_cuts() -> None:
     outcome = outcome_of(KEPT, "DRAM")
     document = parse_document(outcome.result)
     judge(KEPT, "DRAM", document, outcome.power_cuts)
@@ -111,7 +111,7 @@ MODEL_KEPT = replace(
 
 
 @pytest.mark.long
-def test_a_model_that_loses_its_power_at_random_goes_on_bit_for_bit() -> None:
+def test_a_model_resumes_bit_for_bit_after_power_cuts_at_random_moments() -> None:
     outcome = outcome_of(MODEL_KEPT, "DRAM_PMEM")
     document = parse_document(outcome.result)
     judge(MODEL_KEPT, "DRAM_PMEM", document, outcome.power_cuts)
@@ -164,7 +164,7 @@ def cuts_made(cuts: PowerCuts, monkeypatch: pytest.MonkeyPatch) -> tuple[list[fl
     return delays, steps
 
 
-def test_power_cuts_may_come_at_lines_that_a_seed_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_power_cuts_may_come_at_lines_drawn_by_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     cuts = PowerCuts(4, "ssd", after_line="kept: step", after_lines=(5, 20))
     _, steps = cuts_made(cuts, monkeypatch)
     assert all(5 <= step <= 20 for step in steps)
@@ -180,7 +180,7 @@ time.sleep(600)
 """
 
 
-def test_what_a_command_kept_and_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_that_a_command_lost_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "cut_command", lambda *_: [sys.executable, "-c", FORGETS])
     outcome = outcome_of(KEPT, "DRAM")
     document = parse_document(outcome.result)
@@ -188,7 +188,7 @@ def test_what_a_command_kept_and_lost_is_found(monkeypatch: pytest.MonkeyPatch) 
         judge(KEPT, "DRAM", document, outcome.power_cuts)
 
 
-def test_power_cuts_may_come_at_moments_that_a_seed_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_power_cuts_may_come_at_moments_drawn_by_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     cuts = PowerCuts(3, "ssd", within_s=(0.2, 1.2), seed=3)
     moments, _ = cuts_made(cuts, monkeypatch)
     assert all(0.2 <= moment <= 1.2 for moment in moments)
@@ -196,7 +196,7 @@ def test_power_cuts_may_come_at_moments_that_a_seed_draws(monkeypatch: pytest.Mo
     assert cuts_made(cuts, monkeypatch)[0] == moments
 
 
-def test_a_command_that_ends_before_its_power_cut_is_told() -> None:
+def test_a_command_that_ends_before_its_power_cut_fails() -> None:
     never = PowerCuts(2, "ssd", after_line="no such line")
     scenario = replace(KEPT, power_cuts=never)
     outcome = outcome_of(scenario, "DRAM")
@@ -205,7 +205,9 @@ def test_a_command_that_ends_before_its_power_cut_is_told() -> None:
         judge_power_cuts(never, outcome.power_cuts, outcome.result)
 
 
-def test_a_machine_that_dies_by_itself_is_no_power_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_death_of_a_machine_does_not_count_as_a_power_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def dies(_self: object, _argv: object, **_: object) -> object:
         raise MachineDiedError("the machine is gone")
 
@@ -225,7 +227,7 @@ wait_for_a_row_that_never_comes()
 """
 
 
-def test_a_workload_that_hangs_fails_and_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_workload_fails_and_says_where_it_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "workload_command", lambda *_: [sys.executable, "-c", HANG])
     hanging = replace(ON_DISK, topology=PLAIN, timeout_s=3.0)  # Python must have begun by then
     outcome = outcome_of(hanging, "DRAM")
@@ -241,7 +243,7 @@ time.sleep(600)
 """
 
 
-def test_a_workload_that_can_t_be_aborted_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_workload_that_ignores_sigabrt_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "workload_command", lambda *_: [sys.executable, "-c", IGNORE])
     monkeypatch.setattr(runner, "_KILL_AFTER_S", 1)
     outcome = outcome_of(replace(ON_DISK, topology=PLAIN, timeout_s=1.0), "DRAM")
@@ -249,7 +251,7 @@ def test_a_workload_that_can_t_be_aborted_is_killed(monkeypatch: pytest.MonkeyPa
         parse_document(outcome.result)
 
 
-def test_a_machine_that_dies_is_no_failure_of_the_workload() -> None:
+def test_the_death_of_a_machine_is_not_a_failure_of_the_workload() -> None:
     def opened(topology: Topology, _: str, *__: object) -> object:
         machine = open_machine(topology, "process")
         machine.power_cut()
@@ -263,7 +265,7 @@ def test_a_machine_that_dies_is_no_failure_of_the_workload() -> None:
 
 
 @pytest.mark.parametrize(("accelerator", "boots_beside_another"), [("tcg", True), ("kvm", False)])
-def test_emulated_machines_boot_beside_each_other_from_the_start(
+def test_only_emulated_machines_boot_at_the_same_time(
     accelerator: Accelerator, boots_beside_another: bool
 ) -> None:
     """Nothing may disturb a machine on KVM, whose rates are measured."""
@@ -293,7 +295,7 @@ def test_emulated_machines_boot_beside_each_other_from_the_start(
     assert beside_another == [boots_beside_another] * 2
 
 
-def test_a_run_that_is_ended_does_not_wait_for_a_machine_that_boots() -> None:
+def test_ending_a_run_stops_a_machine_that_is_booting() -> None:
     boots, stopped = threading.Event(), threading.Event()
 
     def opened(

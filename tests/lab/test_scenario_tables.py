@@ -44,7 +44,7 @@ def test_a_run_on_emulated_media_works_and_has_no_rate() -> None:
     assert "samples/s" not in text
 
 
-def test_rates_that_mean_something_stand_first_and_by_themselves() -> None:
+def test_meaningful_rates_have_a_table_of_their_own_which_comes_first() -> None:
     rows = result_rows(metrics("PMEM_LIBPMEM", 7.0) + on_this_computer("DRAM", 1234.4))
     rates, works = tables(rows, width=120).split("works; the rates of these runs would say nothing")
     assert rates.startswith("rates, of real media or modelled devices:")
@@ -54,7 +54,7 @@ def test_rates_that_mean_something_stand_first_and_by_themselves() -> None:
     assert "PMEM_LIBPMEM" not in rates
 
 
-def test_a_modelled_rate_names_its_devices_and_how_it_was_come_by() -> None:
+def test_a_modelled_rate_names_its_devices_and_its_method() -> None:
     run = on_this_computer("DRAM_PMEM", 800.0)
     paced = [replace(metric, devices=OPTANE) for metric in run]
     paced[:2] = [replace(metric, kind="modelled") for metric in paced[:2]]
@@ -72,7 +72,7 @@ def test_a_modelled_rate_names_its_devices_and_how_it_was_come_by() -> None:
         assert word in text
 
 
-def test_a_prediction_has_what_its_run_counted() -> None:
+def test_a_prediction_has_the_counts_of_its_run() -> None:
     run = on_this_computer("DRAM_PMEM", 800.0)
     predicted = replace(run[0], name="modelled_samples_per_s", kind="modelled", devices=OPTANE)
     row = result_rows([*run, predicted])[1]
@@ -80,19 +80,19 @@ def test_a_prediction_has_what_its_run_counted() -> None:
     assert row.lookups_per_s is None  # the run's own timing isn't the prediction's
 
 
-def test_a_machine_that_was_not_proved_is_no_machine_of_that_topology() -> None:
+def test_an_unproved_machine_is_marked_in_the_table() -> None:
     unproved = [
         replace(metric, facts={"unproved": ["mount.dax"]}) for metric in on_this_computer("DRAM", 1)
     ]
     assert "process, unproved" in tables(result_rows(unproved), width=120)
 
 
-def test_the_kind_in_a_row_is_that_of_its_rates() -> None:
+def test_a_row_has_the_kind_of_its_rates() -> None:
     (row,) = result_rows(metrics("DRAM", 1))
     assert row.kind == "functional-only"
 
 
-def test_the_parts_of_a_step_are_gathered_by_their_names() -> None:
+def test_the_parts_of_a_step_are_collected_by_name() -> None:
     run = on_this_computer("DRAM", 1.0)
     parts = [
         replace(run[0], name=f"step_ms.{part}", value=ms, unit="ms")

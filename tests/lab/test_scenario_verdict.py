@@ -121,33 +121,33 @@ def cut(resumed_step: int = 0, kept_step: int = 0, sha256: str | None = None) ->
     return PowerCut(1.0, Resumed(resumed_step, checksum) if resumed_step else None, kept_step)
 
 
-def test_a_run_that_goes_on_from_what_it_kept_passes() -> None:
+def test_a_run_that_resumes_from_its_last_checkpoint_passes() -> None:
     assert verdict_after([cut(kept_step=1)], first_step=1) is None
     assert verdict_after([cut(), cut(0, 1), cut(1, 0)], first_step=1) is None
 
 
-def test_what_was_kept_as_the_power_went_may_be_there_unsaid() -> None:
+def test_a_checkpoint_completed_during_the_power_cut_may_be_unreported() -> None:
     assert verdict_after([cut(kept_step=0)], first_step=1) is None
 
 
-def test_a_checkpoint_that_a_power_cut_took_fails() -> None:
+def test_a_checkpoint_lost_in_a_power_cut_fails() -> None:
     complaint = verdict_after([cut(kept_step=2)], first_step=1)
     assert (
         complaint == "after power cut 1 the workload went on from step 1, though it had kept step 2"
     )
 
 
-def test_a_checkpoint_that_was_lost_on_the_way_fails_though_the_end_is_right() -> None:
+def test_a_checkpoint_lost_in_an_earlier_power_cut_fails_although_the_end_is_right() -> None:
     assert "after power cut 1 the" in str(verdict_after([cut(0, 1), cut(0, 1)], first_step=1))
     assert "after power cut 2 the" in str(verdict_after([cut(0, 2), cut(2, 0)], first_step=1))
 
 
-def test_a_command_that_lost_its_power_before_it_said_a_word_is_not_judged() -> None:
+def test_a_command_cut_before_its_first_output_is_not_judged() -> None:
     assert verdict_after([cut(0, 1), cut(0, 0), cut(1, 0)], first_step=1) is None
     assert "after power cut 2 the" in str(verdict_after([cut(0, 2), cut(), cut(1)], first_step=2))
 
 
-def test_a_checkpoint_that_reads_back_other_bits_fails_and_is_named() -> None:
+def test_a_checkpoint_with_other_bits_fails_and_is_named() -> None:
     complaint = str(verdict_after([cut(0, 1), cut(1, 0, sha256="1f")], first_step=1))
     assert complaint == (
         "after power cut 1 the checkpoint of step 1 was read back with checksum 1f; the reference "
@@ -157,7 +157,7 @@ def test_a_checkpoint_that_reads_back_other_bits_fails_and_is_named() -> None:
     assert "after power cut 1 the checkpoint of step 1 was read back with checksum 1f" in complaint
 
 
-def test_what_was_read_back_must_have_a_checksum_and_one_to_compare_with() -> None:
+def test_a_resumed_checkpoint_must_have_a_checksum_on_both_sides() -> None:
     assert "read back with checksum None" in str(
         verdict_after([cut(0, 1)], 1, checksums={"2": "22"})
     )
@@ -167,7 +167,7 @@ def test_what_was_read_back_must_have_a_checksum_and_one_to_compare_with() -> No
 
 
 @pytest.mark.parametrize("end", [{}, {"2": "2f"}])
-def test_an_end_of_other_bits_fails(end: dict[str, str]) -> None:
+def test_an_end_with_other_bits_fails(end: dict[str, str]) -> None:
     complaint = str(verdict_after([cut(0, 1)], 1, checksums={"1": "11"} | end))
     assert complaint.startswith("after the last step, 2, the checksum is ")
     assert complaint.endswith("the reference's is 22")
@@ -176,7 +176,7 @@ def test_an_end_of_other_bits_fails(end: dict[str, str]) -> None:
     )
 
 
-def test_power_cuts_before_anything_was_kept_show_nothing() -> None:
+def test_power_cuts_before_any_checkpoint_fail_as_no_evidence() -> None:
     assert verdict_after([cut(), cut()], 0) == (
         "every run began anew: no power cut came after something was kept"
     )
@@ -216,12 +216,12 @@ def verdict(
     return None
 
 
-def test_a_run_as_it_should_be_passes() -> None:
+def test_a_correct_run_passes() -> None:
     assert verdict(ON_DAX, auc_above=0.5) is None
     assert verdict(ON_NODE_1) is None
 
 
-def test_losses_that_are_no_numbers_are_alike() -> None:
+def test_nan_losses_are_equal() -> None:
     """A user's own program may print losses as JSON numbers."""
     losses = [0.5, float("nan")]
     assert verdict(reference={"losses": losses}, losses=[*losses]) is None
@@ -234,7 +234,7 @@ def test_the_first_different_loss_is_named() -> None:
     assert complaint == "step 2: the loss is 0x1.5p-1 on DRAM, but 0x1.4p-1 on PMEM_LIBPMEM"
 
 
-def test_rows_that_differ_fail_even_where_losses_agree() -> None:
+def test_different_rows_fail_even_if_losses_agree() -> None:
     assert "rows after training differ" in str(verdict(state_sha256="bb"))
 
 
@@ -268,7 +268,7 @@ def test_an_auc_that_is_not_above_the_threshold_fails(auc: float | None) -> None
         (ON_NODE_1, {"file": None, "found": 0}, "another process found 0 of 2 rows in its memory"),
     ],
 )
-def test_rows_that_lie_elsewhere_fail(
+def test_rows_outside_the_expected_place_fail(
     rows: RowPlacement, tier: dict[str, Any], complaint: str
 ) -> None:
     changed = table(**tier)
@@ -278,14 +278,14 @@ def test_rows_that_lie_elsewhere_fail(
     assert complaint in shown
 
 
-def test_a_tier_none_of_whose_rows_was_looked_for_fails() -> None:
+def test_a_tier_without_any_row_that_was_looked_for_fails() -> None:
     unseen = table(sought=0, found=0)
     shown = str(verdict(ON_DAX, tables=[unseen]))
     assert "tier PMEM_LIBPMEM: none of its rows could be looked for" in shown
     assert verdict(ON_DAX, tables=[unseen, table()]) is None
 
 
-def test_an_engine_that_tells_of_fewer_rows_than_it_has_fails() -> None:
+def test_tiers_with_fewer_rows_than_were_exported_fail() -> None:
     shown = str(verdict(ON_DAX, tables=[table(rows=1)]))
     assert "table deep_C1: exported 3 rows, and its tiers say that they have 1" in shown
 
@@ -341,7 +341,7 @@ def verdict_on_two_tiers(
     return None
 
 
-def test_a_folder_on_no_disk_is_told_with_what_to_do() -> None:
+def test_a_folder_that_is_not_on_a_disk_is_a_missing_requirement() -> None:
     in_memory = {**FACTS, "ssd": {"device": "tmpfs", "device_number": "259:3"}}
     with pytest.raises(MissingRequirementError, match=r"is on tmpfs.*set TMPDIR to a folder on"):
         verdict_on_two_tiers(two_tiers(), facts=in_memory, facts_after=in_memory)
@@ -369,7 +369,7 @@ def test_rows_that_are_not_spread_over_the_tiers_fail(
     assert complaint in str(verdict_on_two_tiers(table))
 
 
-def test_a_tier_on_a_disk_may_have_some_of_its_rows_in_a_buffer_yet() -> None:
+def test_a_disk_tier_may_have_some_rows_in_a_buffer() -> None:
     table, other = two_tiers(), two_tiers()
     table["tiers"][1] |= {"found": 0, "mapped_bytes": 4096}  # some schemes read by mapping
     assert verdict_on_two_tiers(table, other) is None
@@ -398,9 +398,7 @@ def test_each_tier_has_a_place_of_its_own() -> None:
         ({"plain": {"wrong_keys": 0, "wrong_frequencies": 4}}, "4 rows have another frequency"),
     ],
 )
-def test_rows_that_a_plain_look_shows_to_be_wrong_fail(
-    changed: dict[str, Any], complaint: str
-) -> None:
+def test_wrong_cold_rows_keys_or_frequencies_fail(changed: dict[str, Any], complaint: str) -> None:
     assert complaint in str(verdict_on_two_tiers(two_tiers(), **changed))
 
 
@@ -410,7 +408,7 @@ def test_rows_that_never_reach_the_disk_fail() -> None:
     assert "0 bytes were written to /dev/nvme0n1 during the run" in complaint
 
 
-def test_files_on_another_device_fail_however_they_are_called() -> None:
+def test_files_on_another_device_fail_whatever_their_path() -> None:
     # For example, the disk was unmounted, and the folder is on the file system below it.
     elsewhere = two_tiers()
     elsewhere["tiers"][1]["devices"] = {"0:21": 4096}
@@ -422,7 +420,7 @@ def test_files_on_another_device_fail_however_they_are_called() -> None:
     assert "on device 8:1; they must be on 259:0" in str(moved)
 
 
-def test_a_run_that_goes_on_from_a_save_is_compared_from_where_it_began() -> None:
+def test_a_resumed_run_is_compared_from_its_first_step() -> None:
     assert verdict(first_step=1, losses=["0x1.5p-1"]) is None
     assert "step 2: the loss" in str(verdict(first_step=1, losses=["0x1.4p-1"]))
     assert "1 steps on DRAM, but 2" in str(verdict(first_step=1))
@@ -435,21 +433,21 @@ def test_pmem_means_wherever_the_machine_has_it() -> None:
     assert "must be a file under /mnt/pmem/" in moved
 
 
-def test_one_table_that_lies_elsewhere_is_enough() -> None:
+def test_a_single_misplaced_table_fails() -> None:
     assert "node 0" in str(verdict(ON_NODE_1, tables=[table(), table(nodes={"0": 1})]))
 
 
-def test_no_table_at_all_fails() -> None:
+def test_a_run_without_tables_fails() -> None:
     assert verdict(tables=[]) == "the run had no tables"
 
 
-def test_many_misplaced_tables_are_summed_up() -> None:
+def test_many_misplaced_tables_are_summarised() -> None:
     shown = str(verdict(tables=[table(file=None)] * 52))
     assert shown.count("\n") == 5
     assert shown.endswith("... and 47 more of that kind")
 
 
-def test_a_workload_that_fails_shows_the_end_of_what_it_wrote() -> None:
+def test_the_error_of_a_failed_workload_has_the_end_of_its_output() -> None:
     stderr = "\n".join(f"line {number}" for number in range(100))
     with pytest.raises(ExpectationError, match="ended with status 2") as raised:
         parse_document(Result(2, "", stderr))
@@ -457,7 +455,7 @@ def test_a_workload_that_fails_shows_the_end_of_what_it_wrote() -> None:
     assert "line 10\n" not in str(raised.value)
 
 
-def test_a_workload_that_hangs_shows_where_it_was() -> None:
+def test_the_error_of_a_hanging_workload_has_its_stacks() -> None:
     stacks = "timeout: sending signal ABRT to command 'python3'\nFatal Python error: Aborted"
     for status in (124, 137, -9):
         with pytest.raises(ExpectationError, match="still running when its time was up") as raised:

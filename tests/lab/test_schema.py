@@ -61,7 +61,7 @@ def refused(folder: Path, text: str) -> str:
 
 
 @pytest.mark.parametrize(("read", "error"), READERS)
-def test_a_field_that_is_there_twice_is_refused_by_every_reader(
+def test_a_duplicate_field_is_refused_by_every_reader(
     read: Callable[[Path], object], error: type[Exception], tmp_path: Path
 ) -> None:
     path = written(tmp_path, "name: mine\nsummary: one\nproof: {nodes: [0]}\nsummary: another\n")
@@ -72,13 +72,13 @@ def test_a_field_that_is_there_twice_is_refused_by_every_reader(
     )
 
 
-def test_a_field_that_is_there_twice_in_results_is_refused(tmp_path: Path) -> None:
+def test_a_duplicate_field_in_results_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"tests": 1, "tests": 2}')
     with pytest.raises(ResultsError, match=r"a\.json: not JSON: tests is there twice"):
         read_folder(tmp_path)
 
 
-def test_a_field_that_is_there_twice_is_found_below_others(tmp_path: Path) -> None:
+def test_a_duplicate_nested_field_is_refused(tmp_path: Path) -> None:
     text = "parts:\n  - name: a\n    length: 2\n    'name': b\n"
     assert refused(tmp_path, text) == (
         "mine.yaml:4: parts[0].name: is there twice, first on line 2; leave one out"
@@ -120,24 +120,24 @@ def test_each_wrong_field_is_named_with_its_line(tmp_path: Path) -> None:
         ("- " * 100_000, "mine.yaml:1: not YAML: "),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, text: str, said: str) -> None:
+def test_an_error_is_one_line(tmp_path: Path, text: str, said: str) -> None:
     message = refused(tmp_path, text)
     assert message.startswith(said)
     assert "\n" not in message
 
 
-def test_aliases_of_aliases_are_read_without_being_written_out(tmp_path: Path) -> None:
+def test_aliases_of_aliases_are_read_without_expanding_them(tmp_path: Path) -> None:
     levels = "\n".join(f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]" for i in range(1, 30))
     assert "l0: is no field here" in refused(tmp_path, f"l0: &l0 [x]\n{levels}\n")
 
 
-def test_a_field_that_is_null_counts_as_left_out(tmp_path: Path) -> None:
+def test_a_null_field_counts_as_left_out(tmp_path: Path) -> None:
     path = written(tmp_path, "parts: [{name: a, length: null}]\nspare:\n")
     whole = File.of_yaml(path, LabError).read(Whole)
     assert whole == Whole((Part("a", 1),))
 
 
-def test_programs_that_read_no_document_import_no_reader_of_them() -> None:
+def test_programs_that_read_no_document_import_neither_pydantic_nor_yaml() -> None:
     program = (
         "import sys, pmemlab.cli, pmemlab.scenarios.plugin, pmemlab.workloads.wdl; "
         "sys.exit(', '.join({'pydantic', 'pydantic_core', 'yaml'} & set(sys.modules)) or 0)"

@@ -44,7 +44,7 @@ def test_a_guest_sees_nothing_else(path: str, monkeypatch: pytest.MonkeyPatch) -
     assert not _seen(path)
 
 
-def test_of_a_home_folder_it_sees_only_the_environment_and_the_clone(
+def test_a_guest_sees_only_the_environment_and_the_clone_of_a_home_folder(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     clone, environment = tmp_path / "work/clone", tmp_path / "venv"
@@ -60,7 +60,7 @@ def test_of_a_home_folder_it_sees_only_the_environment_and_the_clone(
     assert inside == {clone, environment, site}
 
 
-def test_a_folder_known_by_a_link_is_found_by_both_names(
+def test_a_folder_named_by_a_link_is_shared_under_both_names(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "real").mkdir()
@@ -70,7 +70,7 @@ def test_a_folder_known_by_a_link_is_found_by_both_names(
     assert _seen(tmp_path / "real/bin")
 
 
-def test_of_etc_it_has_what_programs_want_and_everybody_may_read() -> None:
+def test_a_guest_s_etc_has_only_files_that_programs_need_and_all_users_may_read() -> None:
     entries = guest_root(shared_folders())
     names = {name.removeprefix("skeleton/etc/") for name in entries if "/etc/" in name}
     assert {"ld.so.cache", "passwd", "group"} <= names
@@ -80,7 +80,7 @@ def test_of_etc_it_has_what_programs_want_and_everybody_may_read() -> None:
     assert len(users) == 2  # not this computer's
 
 
-def test_what_root_alone_may_read_stays_here(
+def test_files_that_only_root_may_read_are_not_copied_into_a_guest(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "profile.d").mkdir()
@@ -93,7 +93,7 @@ def test_what_root_alone_may_read_stays_here(
     assert "token.sh" not in names
 
 
-def test_every_folder_of_the_archive_comes_before_what_is_in_it() -> None:
+def test_every_folder_of_the_archive_comes_before_its_contents() -> None:
     seen: set[str] = set()
     for name, (mode, _) in guest_root(shared_folders()).items():
         parent = str(Path(name).parent)
@@ -102,18 +102,18 @@ def test_every_folder_of_the_archive_comes_before_what_is_in_it() -> None:
             seen.add(name)
 
 
-def test_root_s_home_is_there_and_empty() -> None:
+def test_root_s_home_exists_and_is_empty() -> None:
     entries = guest_root(shared_folders())
     assert entries["skeleton/root"] == (stat.S_IFDIR | 0o700, b"")
     assert not [name for name in entries if name.startswith("skeleton/root/")]
 
 
-def test_what_a_guest_only_reads_is_as_it_is_here() -> None:
+def test_a_read_only_share_has_unchanged_modes() -> None:
     assert Share("share0", Path("/usr")).qemu_options() == "security_model=none,readonly=on"
 
 
 @pytest.mark.parametrize(("keeps", "model"), [(True, "mapped-xattr"), (False, "mapped-file")])
-def test_what_a_guest_writes_gets_no_mode_or_kind_of_its_choice(
+def test_a_guest_cannot_choose_the_mode_or_kind_of_a_file_that_it_writes(
     keeps: bool, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def setxattr(*_: object) -> None:

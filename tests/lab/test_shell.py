@@ -57,12 +57,12 @@ def _until(output: Iterator[tuple[int, bytes]], wanted: bytes) -> bytes:
     raise AssertionError(f"{wanted!r} did not come, but {seen!r}")
 
 
-def test_a_command_has_a_terminal_of_the_size_asked_for(spawn: Spawn) -> None:
+def test_a_command_has_a_terminal_of_the_requested_size(spawn: Spawn) -> None:
     command = spawn(["sh", "-c", "test -t 0 && test -t 1 && test -t 2 && stty size"])
     _until(command.output(LIMIT_S), b"31 97")
 
 
-def test_what_is_typed_arrives(spawn: Spawn) -> None:
+def test_typed_input_arrives(spawn: Spawn) -> None:
     command = spawn(["sh", "-c", "stty -echo; echo ready; read line; echo got $line; exit 5"])
     output = command.output(LIMIT_S)
     _until(output, b"ready")
@@ -87,7 +87,7 @@ def test_ctrl_c_interrupts_the_command_and_not_the_guest(
     assert machine.run(["echo", "alive"]).stdout == "alive\n"
 
 
-def test_a_terminal_that_grows_tells_the_command(spawn: Spawn) -> None:
+def test_resizing_the_terminal_signals_the_command(spawn: Spawn) -> None:
     script = "trap 'stty size; exit' WINCH; echo ready; while :; do sleep 0.1; done"
     command = spawn(["bash", "-c", script])
     output = command.output(LIMIT_S)
@@ -96,7 +96,7 @@ def test_a_terminal_that_grows_tells_the_command(spawn: Spawn) -> None:
     _until(output, b"50 120")
 
 
-def test_much_that_is_typed_at_once_is_not_lost(spawn: Spawn) -> None:
+def test_large_typed_input_is_not_lost(spawn: Spawn) -> None:
     command = spawn(["sh", "-c", "stty raw -echo; echo ready; head -c 300000 | sha256sum"])
     output = command.output(LIMIT_S)
     _until(output, b"ready")
@@ -105,14 +105,14 @@ def test_much_that_is_typed_at_once_is_not_lost(spawn: Spawn) -> None:
     _until(output, digest.stdout[:64])
 
 
-def test_keys_for_a_command_without_a_terminal_harm_nobody(machine: GuestMachine) -> None:
+def test_keys_for_a_command_without_a_terminal_are_ignored(machine: GuestMachine) -> None:
     command = machine.spawn(["sh", "-c", "sleep 0.3; echo done"], {})
     command.type(b"keys")
     command.resize(SIZE)
     assert b"".join(data for _, data in command.output(LIMIT_S)) == b"done\n"
 
 
-def test_a_shell_that_is_left_hangs_up_on_what_it_started(spawn: Spawn) -> None:
+def test_leaving_a_shell_ends_the_processes_that_it_started(spawn: Spawn) -> None:
     script = "echo $$; exec sleep 60"
     command = spawn(["sh", "-c", script])
     with closing(command.output(LIMIT_S)) as output:
@@ -165,7 +165,7 @@ def on_terminal(machine: GuestMachine, tmp_path: Path) -> Iterator[Callable[[str
         terminal.close()
 
 
-def test_the_user_s_terminal_and_the_guest_s_are_one(
+def test_the_user_s_terminal_passes_input_output_and_size_to_the_guest(
     on_terminal: Callable[[str], _Terminal],
 ) -> None:
     terminal = on_terminal(
@@ -190,7 +190,7 @@ def test_ctrl_c_goes_to_the_guest_and_not_to_pmemlab(
     assert terminal.process.wait(LIMIT_S) == 4
 
 
-def test_a_guest_that_dies_gives_the_terminal_back(
+def test_the_terminal_is_restored_when_the_guest_dies(
     on_terminal: Callable[[str], _Terminal], machine: GuestMachine
 ) -> None:
     terminal = on_terminal("echo ready; sleep 60")

@@ -16,7 +16,7 @@ from pmemlab.errors import LabError
 from pmemlab.machines.state_folder import StateFolder
 
 
-def test_two_threads_that_release_it_close_its_lock_once(
+def test_two_threads_that_release_a_folder_close_its_lock_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both = threading.Barrier(2)
@@ -46,7 +46,7 @@ def test_two_threads_that_release_it_close_its_lock_once(
     assert closed.count(lock) == 1
 
 
-def test_a_folder_that_was_released_while_it_was_being_locked_has_one_owner(
+def test_a_folder_released_while_another_owner_locks_it_has_one_owner(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first owner removes the lock file after the second has opened it. If the second didn't

@@ -41,7 +41,7 @@ def _proved_by(facts: dict[str, str]) -> dict[str, str]:
     return {"pmem": "{path: /mnt/pmem0, size: 1M}", "proof": f"{{nodes: [0], {proof}}}"}
 
 
-def test_the_guide_s_modes_a_yardstick_and_others_are_there() -> None:
+def test_the_lab_has_these_topologies() -> None:
     assert topology_names() == [
         "cxl-pmem",
         "cxl-ram",
@@ -94,7 +94,7 @@ def test_a_machine_proves_which_disk_it_has(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", topology_names())
-def test_qemu_s_memory_is_the_machine_s(
+def test_qemu_s_memory_backends_add_up_to_the_machine_s_memory(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pmemlab.machines.guest.qemu.find_qemu", lambda: "qemu")
@@ -107,7 +107,7 @@ def test_qemu_s_memory_is_the_machine_s(
     assert argv[argv.index("-append") + 1].endswith('-- python "a file"')
 
 
-def test_a_topology_s_own_cpu_options_are_qemu_s(
+def test_a_topology_s_own_cpu_options_are_passed_to_qemu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pmemlab.machines.guest.qemu.find_qemu", lambda: "qemu")
@@ -221,7 +221,7 @@ def test_a_bad_field_is_named_with_its_file(
     assert str(path) in str(caught.value)
 
 
-def test_braces_that_are_doubled_stay_braces(tmp_path: Path) -> None:
+def test_doubled_braces_stand_for_braces(tmp_path: Path) -> None:
     template = _template("{d},a={{}}")
     assert load_topology(_written(tmp_path, **template)).qemu == ("-object mem-path={d},a={{}}",)
 
@@ -249,7 +249,7 @@ def test_braces_that_are_doubled_stay_braces(tmp_path: Path) -> None:
         ("[0]", "kmem_bytes: 0, memkind.page_nodes: [0]", ""),
     ],
 )
-def test_nodes_of_persistent_memory_need_a_proof_that_they_are(
+def test_nodes_declared_as_persistent_memory_need_a_proof_of_it(
     tmp_path: Path, nodes: str, proof: str, missing: str
 ) -> None:
     path = _written(tmp_path, pmem=f"{{nodes: {nodes}, size: 1M}}", proof=f"{{{proof}}}")
@@ -260,7 +260,7 @@ def test_nodes_of_persistent_memory_need_a_proof_that_they_are(
         load_topology(path)
 
 
-def test_a_folder_on_persistent_memory_needs_a_proof_that_it_is(tmp_path: Path) -> None:
+def test_a_folder_declared_as_persistent_memory_needs_a_proof_of_it(tmp_path: Path) -> None:
     assert load_topology(_written(tmp_path, **_proved_by(_DAX))).pmem.path == "/mnt/pmem0"
     for name in _DAX:
         rest = {key: value for key, value in _DAX.items() if key != name}
@@ -283,15 +283,13 @@ def test_a_folder_on_persistent_memory_needs_a_proof_that_it_is(tmp_path: Path) 
         ("mount.page_regions", "[null]"),
     ],
 )
-def test_a_proof_of_something_else_is_none_of_persistent_memory(
-    fact: str, value: str, tmp_path: Path
-) -> None:
+def test_other_facts_do_not_prove_persistent_memory(fact: str, value: str, tmp_path: Path) -> None:
     path = _written(tmp_path, **_proved_by({**_DAX, fact: value, "libpmem.is_pmem": "1"}))
     with pytest.raises(TopologyError, match=f"proof: must show .*; add {fact}: "):
         load_topology(path)
 
 
-def test_plain_memory_may_stand_for_persistent_memory_where_the_proof_says_so(
+def test_plain_memory_may_stand_for_persistent_memory_if_the_proof_says_so(
     tmp_path: Path,
 ) -> None:
     topology = load_topology(_written(tmp_path, **_proved_by({"libpmem.is_pmem": "0"})))
@@ -300,7 +298,7 @@ def test_plain_memory_may_stand_for_persistent_memory_where_the_proof_says_so(
 
 @pytest.mark.parametrize("name", [*MISLEADING])
 @pytest.mark.parametrize("value", ["0", "1", ""])
-def test_variables_that_make_libpmem_s_answers_worthless_are_refused(
+def test_environment_variables_that_mislead_libpmem_are_refused(
     name: str, value: str, tmp_path: Path
 ) -> None:
     path = _written(tmp_path, environment=f"{{OTHER: 'x', {name}: '{value}'}}")
@@ -308,11 +306,11 @@ def test_variables_that_make_libpmem_s_answers_worthless_are_refused(
         load_topology(path)
 
 
-def test_what_libpmem_is_told_by_name_is_known_to_mislead() -> None:
+def test_libpmem_s_own_variables_are_among_the_misleading_ones() -> None:
     assert {"PMEM_IS_PMEM_FORCE", "PMEM_NO_FLUSH", "PMEM2_FORCE_GRANULARITY"} < MISLEADING.keys()
 
 
-def test_what_is_wrong_with_a_field_that_was_taken_over_is_said_of_the_line_with_like(
+def test_an_error_in_an_inherited_field_names_the_line_with_like(
     tmp_path: Path,
 ) -> None:
     path = _written(tmp_path, like="fsdax", backing_files="{other: 1M}")
@@ -320,7 +318,7 @@ def test_what_is_wrong_with_a_field_that_was_taken_over_is_said_of_the_line_with
         load_topology(path)
 
 
-def test_one_that_is_like_another_says_but_what_differs(tmp_path: Path) -> None:
+def test_a_topology_that_is_like_another_states_only_the_differences(tmp_path: Path) -> None:
     path = _written(tmp_path, like="fsdax", cpus="2", proof="{cpus: [0, 1]}")
     topology, fsdax = load_topology(path), load_topology("fsdax")
     differs = replace(
@@ -333,21 +331,21 @@ def test_one_that_is_like_another_says_but_what_differs(tmp_path: Path) -> None:
     assert topology == differs
 
 
-def test_one_may_be_like_one_that_is_like_another_and_demand_less(tmp_path: Path) -> None:
+def test_a_topology_may_be_like_one_that_is_like_another_and_demand_less(tmp_path: Path) -> None:
     path = _written(tmp_path, like="fsdax-eadr", proof="{disks: null}")
     eadr = load_topology("fsdax-eadr")
     proof = {fact: value for fact, value in eadr.proof.items() if fact != "disks"}
     assert load_topology(path) == replace(eadr, name="mine", summary="a machine", proof=proof)
 
 
-def test_one_that_is_like_another_has_a_summary_of_its_own(tmp_path: Path) -> None:
+def test_a_topology_that_is_like_another_needs_its_own_summary(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("name: mine\nlike: fsdax\n")
     with pytest.raises(TopologyError, match="summary: is missing"):
         load_topology(path)
 
 
-def test_commands_for_new_media_are_left_out_on_used_ones(tmp_path: Path) -> None:
+def test_commands_for_new_media_are_left_out_on_used_media(tmp_path: Path) -> None:
     path = _written(tmp_path, provision="[load, {format: [label, mkfs]}, mount]")
     topology = load_topology(path)
     assert topology.provision_commands(new_media=True) == ["load", "label", "mkfs", "mount"]
@@ -355,7 +353,7 @@ def test_commands_for_new_media_are_left_out_on_used_ones(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", topology_names())
-def test_no_boot_but_the_first_destroys_what_media_hold(name: str) -> None:
+def test_only_the_first_boot_formats_media(name: str) -> None:
     topology = load_topology(name)
     commands = topology.provision_commands(new_media=False)
     assert not [c for c in commands if re.search(r"mkfs|init-labels|create-namespace", c)]
@@ -363,7 +361,7 @@ def test_no_boot_but_the_first_destroys_what_media_hold(name: str) -> None:
     assert not wanted or any(c.startswith("mount") for c in commands)
 
 
-def test_adr_and_eadr_differ_in_the_persistence_domain_alone() -> None:
+def test_adr_and_eadr_differ_only_in_the_persistence_domain() -> None:
     adr, eadr = load_topology("fsdax"), load_topology("fsdax-eadr")
     domain = "regions.*.persistence_domain"
     assert (adr.proof[domain], eadr.proof[domain]) == (["memory_controller"], ["cpu_cache"])
@@ -372,20 +370,20 @@ def test_adr_and_eadr_differ_in_the_persistence_domain_alone() -> None:
     assert (adr.provision, adr.qemu) == (eadr.provision, eadr.qemu)
 
 
-def test_a_field_that_is_missing_is_named(tmp_path: Path) -> None:
+def test_a_missing_field_is_named(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("name: mine\nsummary: no proof\n")
     with pytest.raises(TopologyError, match="proof: is missing"):
         load_topology(path)
 
 
-def test_an_unknown_name_lists_those_there_are() -> None:
+def test_the_error_for_an_unknown_name_lists_the_topologies() -> None:
     with pytest.raises(TopologyError, match=r"'kmemdax'.*cxl-pmem, .*dram, fsdax, .*kmem-dax"):
         load_topology("kmemdax")
 
 
 @pytest.mark.timeout(20)  # opening a FIFO could wait for a writer for ever
-def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
+def test_a_fifo_or_a_missing_file_is_named(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo.yaml")
     with pytest.raises(TopologyError, match=r"fifo\.yaml: can't be read: .*Is a FIFO, not a file"):
         load_topology(tmp_path / "fifo.yaml")
@@ -394,12 +392,12 @@ def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
 
 
 @given(st.integers(1, 1 << 20), st.sampled_from("KMGT"))
-def test_a_size_with_a_unit_is_that_many_bytes(number: int, unit: str) -> None:
+def test_a_size_with_a_unit_is_converted_to_bytes(number: int, unit: str) -> None:
     assert parse_size(f"{number}{unit}") == number << 10 * ("KMGT".index(unit) + 1)
 
 
 @pytest.mark.parametrize("name", topology_names())
-def test_a_topology_written_as_yaml_is_read_as_the_same(name: str, tmp_path: Path) -> None:
+def test_a_topology_written_as_yaml_is_read_back_unchanged(name: str, tmp_path: Path) -> None:
     topology = load_topology(name)
     (tmp_path / f"{name}.yaml").write_text(topology.to_yaml())
     assert load_topology(tmp_path / f"{name}.yaml") == topology

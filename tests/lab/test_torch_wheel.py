@@ -28,7 +28,7 @@ def _get(
     )  # fmt: skip
 
 
-def test_the_cpu_build_of_the_pinned_version_is_asked_for_alone(
+def test_the_cpu_build_of_the_pinned_version_is_installed_without_dependencies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = _get(tmp_path, "print(sys.argv[1:])", monkeypatch)
@@ -36,7 +36,7 @@ def test_the_cpu_build_of_the_pinned_version_is_asked_for_alone(
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_where_no_index_has_it_the_user_is_told_how_to_get_it(
+def test_if_no_index_has_the_cpu_build_the_user_is_told_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for says in (
@@ -50,7 +50,7 @@ def test_where_no_index_has_it_the_user_is_told_how_to_get_it(
         assert "pip config set global.extra-index-url" in done.stderr
 
 
-def test_another_failure_of_pip_is_pip_s_to_tell(
+def test_another_failure_of_pip_is_passed_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = _get(tmp_path, "sys.exit('ERROR: No space left on device')", monkeypatch)
@@ -69,7 +69,7 @@ def test_the_clone_s_constraints_pin_a_version(
     assert done.stdout.startswith("torch==2.")
 
 
-def test_constraints_that_pin_no_plain_version_are_refused(
+def test_constraints_without_a_plain_pinned_version_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for text in ["", "torch>=2\n", "torch==2.13.0+cpu\n"]:

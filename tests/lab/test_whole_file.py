@@ -13,7 +13,7 @@ import pytest
 from pmemlab.whole_file import write_whole
 
 
-def test_a_file_is_replaced_and_nothing_lies_beside_it(tmp_path: Path) -> None:
+def test_a_file_is_replaced_and_no_temporary_file_is_left(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     for text in ("one", "another"):
         write_whole(path, text)
@@ -21,14 +21,14 @@ def test_a_file_is_replaced_and_nothing_lies_beside_it(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_link_stays_one(tmp_path: Path) -> None:
+def test_a_symbolic_link_is_kept(tmp_path: Path) -> None:
     (tmp_path / "newest").symlink_to("page.html")
     write_whole(tmp_path / "newest", "text")
     assert (tmp_path / "newest").is_symlink()
     assert (tmp_path / "page.html").read_text() == "text"
 
 
-def test_what_is_written_to_a_pipe_goes_there(tmp_path: Path) -> None:
+def test_text_for_a_pipe_is_written_into_the_pipe(tmp_path: Path) -> None:
     pipe, read = tmp_path / "pipe", list[str]()
     os.mkfifo(pipe)
     reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
@@ -55,12 +55,14 @@ def _print_around(path: str, stdout: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, stdout=stdout, env=environment, text=True, check=True)
 
 
-def test_what_is_written_to_a_piped_stdout_goes_there() -> None:
+def test_text_for_a_piped_stdout_is_written_in_order() -> None:
     assert _print_around("/dev/stdout", subprocess.PIPE).stdout == "before\ntext\nafter\n"
 
 
 @pytest.mark.parametrize("by_name", [False, True])
-def test_a_file_that_stdout_leads_to_has_what_is_printed_too(tmp_path: Path, by_name: bool) -> None:
+def test_a_file_that_stdout_is_redirected_to_has_the_printed_text_too(
+    tmp_path: Path, by_name: bool
+) -> None:
     path = tmp_path / "out.txt"
     with path.open("w") as out:
         _print_around(str(path) if by_name else "/dev/stdout", out.fileno())
@@ -68,7 +70,7 @@ def test_a_file_that_stdout_leads_to_has_what_is_printed_too(tmp_path: Path, by_
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_is_written_to_an_open_pipe_s_descriptor_goes_there() -> None:
+def test_text_for_a_pipe_s_descriptor_is_written_into_the_pipe() -> None:
     reads, writes = os.pipe()
     try:
         write_whole(Path(f"/dev/fd/{writes}"), "text")
@@ -78,7 +80,7 @@ def test_what_is_written_to_an_open_pipe_s_descriptor_goes_there() -> None:
         os.close(writes)
 
 
-def test_a_file_that_cannot_be_written_leaves_what_was_there(tmp_path: Path) -> None:
+def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     path.write_text("before")
     with pytest.raises(UnicodeEncodeError):
