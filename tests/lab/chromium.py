@@ -1,4 +1,4 @@
-"""One page of Debian's Chromium, without a window, driven through Selenium."""
+"""A single page in Debian's Chromium, headless, controlled through Selenium."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ class Browser:
         self._driver.get(path.absolute().as_uri())
 
     def console(self) -> list[str]:
-        """Returns what the page wrote to its console, and the browser's complaints about the page,
-        since the last call."""
+        """Returns the page's console output and the browser's errors about the page since the last
+        call."""
         return self._log("browser")
 
     def requests(self) -> list[str]:
@@ -105,6 +105,7 @@ class Browser:
         ]
 
     def see_no_colours(self) -> None:
+        """Shows the page as a viewer without colour vision sees it."""
         self._call("Emulation.setEmulatedVisionDeficiency", type="achromatopsia")
 
     def screenshot(self) -> bytes:

@@ -60,6 +60,7 @@ def throughput() -> Iterator[list[Metric]]:
 
 
 def _timed(on: Metric, prefix: str, rate: float) -> list[Metric]:
+    """Returns the metrics of a rate and of the parts of a step. prefix: before the rates' names."""
     step_ms = 1000 * _BATCH / rate
     parts = {"compute": 60.0}
     for tier in range(len(on.devices)):
@@ -75,6 +76,7 @@ def _timed(on: Metric, prefix: str, rate: float) -> list[Metric]:
 
 
 def _counted(run: Metric, hit_rate: float, several: bool) -> list[Metric]:
+    """Returns the metrics that a run counts. several: the run has several tiers."""
     share = 0.0625 if several else 1.0
     of_run = replace(run, kind="measured", unit="1")
     return [

@@ -50,7 +50,7 @@ def start(machine: GuestMachine, tmp_path: Path) -> Iterator[Start]:
 
     yield start_one
     for process in started:
-        with process:  # closes its pipes, and waits
+        with process:  # closes its pipes, and waits for it
             process.kill()
 
 

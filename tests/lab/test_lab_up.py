@@ -55,7 +55,7 @@ class Engine:
 
     made: list[Made] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
-    names: dict[str, str | None] = field(default_factory=dict)  # machine -> container
+    names: dict[str, str | None] = field(default_factory=dict)  # machine -> container's name
     image_id: str = "sha256:1"
 
     @property

@@ -320,7 +320,7 @@ def test_impossible_requests_are_refused(tmp_path: Path, size: int, threads: int
 
 @pytest.mark.long
 def test_many_threads_on_few_cpus_do_not_exceed_the_memory_s_bandwidth(tmp_path: Path) -> None:
-    """A sum of rates over each thread's own time would: a thread that starts late ends quickly."""
+    """Rates over each thread's own time would exceed it, as a thread that starts late ends soon."""
     disk = FileYardstick(4 << 20, str(tmp_path), False)
     many, one = zip(  # in turn, so that both see the same load of the computer
         *(
@@ -340,7 +340,7 @@ def test_all_devices_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     for name in ("optane-100-x6", "cxl-asic", "nvme-p4510", "optane-100-x6-memory-mode"):
         assert name in printed
-    assert "public" in printed  # of Optane 200
+    assert "public" in printed  # in the line of Optane 200
 
 
 def test_times_below_a_nanosecond_are_not_printed_as_zero(

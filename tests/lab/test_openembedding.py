@@ -187,7 +187,7 @@ def test_predictions_depend_only_on_the_published_figures_that_were_fitted(
     monkeypatch.setattr(prediction, "count_cache_accesses", lambda *_: ACCESSES)
     monkeypatch.setattr(prediction, "count_touched_rows", lambda *_: EACH_ROW_ONCE)
     document = yaml.safe_load(PUBLISHED_FILE.read_text())
-    hours = document["epoch_hours"]["dram_ps"]  # the unit of costs, an input by design
+    hours = document["epoch_hours"]["dram_ps"]  # scales the costs, as the page says
     for name, figures in document.items():
         if name not in ("source", "fitted"):
             document[name] = _times(1.7, figures)

@@ -69,7 +69,7 @@ def _counted(storage: es.StorageOption, training: bool = True) -> tuple[Counts, 
 
 def _step(storage_type: es.StorageType, below: Device, training: bool = True) -> StepAccesses:
     return step_accesses(
-        Placed(storage_type, (DRAM, below), DRAM),  # without CPU caches: the engine counts all
+        Placed(storage_type, (DRAM, below), DRAM),  # without CPU caches, as the engine counts
         LeastFrequent(BoundedZipf(ROWS, SKEW), [FIRST_ROWS]),
         SHAPE,
         batch_ids=BATCH_IDS,

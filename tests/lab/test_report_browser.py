@@ -81,7 +81,7 @@ def test_the_page_loads_nothing_but_itself(browser: Browser, page: Path) -> None
 def test_the_browser_reports_requests_and_errors_of_a_broken_page(
     browser: Browser, tmp_path: Path
 ) -> None:
-    """Otherwise the last two tests would pass on any page."""
+    """Otherwise the two tests above would pass on any page."""
     page = tmp_path / "broken.html"
     page.write_text("<img src='missing.png'><script>console.error('no'); nothing()</script>")
     browser.open(page, DESK)

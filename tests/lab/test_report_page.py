@@ -110,7 +110,7 @@ def page_of_throughput(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_section_without_data_is_hidden_and_named_with_its_command_at_the_end(
     sparse_pages: tuple[str, str], anchor: str
 ) -> None:
-    """On one of the two pages, each section has no data."""
+    """Each section lacks data on one of the two pages."""
     of_checkpoints, of_run = sparse_pages
     page = of_checkpoints if anchor in ("works", "proofs") else of_run
     assert f'id="{anchor}"' not in page

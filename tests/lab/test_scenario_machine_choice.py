@@ -18,7 +18,7 @@ from pmemlab.topology import Topology, load_topology, topology_names
 
 @dataclass
 class Computer:
-    """What a computer has for running machines."""
+    """The means of a computer to run machines, as a test sets them."""
 
     has_docker: bool = True
     has_image: bool = True

@@ -229,7 +229,7 @@ wait_for_a_row_that_never_comes()
 
 def test_a_hanging_workload_fails_and_says_where_it_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "workload_command", lambda *_: [sys.executable, "-c", HANG])
-    hanging = replace(ON_DISK, topology=PLAIN, timeout_s=3.0)  # Python must have begun by then
+    hanging = replace(ON_DISK, topology=PLAIN, timeout_s=3.0)  # enough for Python to start
     outcome = outcome_of(hanging, "DRAM")
     with pytest.raises(ExpectationError, match="still running when its time was up") as failure:
         parse_document(outcome.result)

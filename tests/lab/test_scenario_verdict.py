@@ -1,4 +1,4 @@
-"""What a workload's document must show for a scenario to pass."""
+"""The verdict on a scenario: a workload's document must show all that the scenario expects."""
 
 from __future__ import annotations
 
