@@ -43,7 +43,7 @@ def slot_bytes(path: Path) -> int:
     return (path.stat().st_size - HEADER) // 2
 
 
-def test_the_file_is_as_its_layout_says(path: Path) -> None:
+def test_the_file_has_the_documented_layout(path: Path) -> None:
     """Reads the file by LAYOUT.md alone, without the format's own code."""
     for step in (1, 2, 3):
         assert save(path, step).generation == step

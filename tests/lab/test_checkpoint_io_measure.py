@@ -283,7 +283,7 @@ def test_tables_have_a_line_per_arm_and_the_kernel_s_facts_of_the_medium(report:
     assert "rates are measured" in text
 
 
-def test_names_are_whole_in_a_terminal_of_a_hundred_columns(report: Report) -> None:
+def test_names_are_not_cut_in_a_terminal_of_a_hundred_columns(report: Report) -> None:
     for arm in report.arms:
         arm.model, arm.medium, arm.format = "simpledla", "disk-mapped", "safetensors"
     lines = tables(report, width=100).splitlines()

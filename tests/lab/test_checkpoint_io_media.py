@@ -58,7 +58,7 @@ def test_a_disk_is_named_with_its_bus(tmp_path: Path, monkeypatch: pytest.Monkey
         ("/sys/devices/virtual/block/zram0", None),
     ],
 )
-def test_a_bus_is_read_from_the_devices_place(place: str, bus: str | None) -> None:
+def test_a_disk_s_bus_is_read_from_its_path_in_sysfs(place: str, bus: str | None) -> None:
     assert media._bus(Path(place)) == bus
 
 
@@ -128,7 +128,7 @@ def test_rates_of_a_guest_are_functional_only(tmp_path: Path) -> None:
     assert surroundings.rates_kind(guest=False) == "measured"
 
 
-def test_this_computers_caches_are_left_alone() -> None:
+def test_this_computer_s_caches_are_not_dropped() -> None:
     assert surroundings.default_eviction(guest=False) == "posix_fadvise"
 
 
@@ -147,7 +147,7 @@ def test_without_fio_the_benchmark_s_own_loop_measures_and_is_named(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_mapped_mediums_yardstick_is_copies_into_a_mapping(tmp_path: Path) -> None:
+def test_the_yardstick_of_a_mapped_medium_copies_into_a_mapping(tmp_path: Path) -> None:
     need_libpmem()
     found = measure_yardstick(parse_medium(f"pmem={tmp_path}:mapped"), size=1, repeats=1)
     assert "mapping" in found.by

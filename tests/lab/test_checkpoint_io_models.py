@@ -39,7 +39,7 @@ def test_generated_images_depend_on_the_seed_alone() -> None:
     assert first.sha256 != generated_images(20, seed=2).sha256
 
 
-def test_batches_follow_the_generator() -> None:
+def test_batches_depend_on_the_random_generator() -> None:
     images = generated_images(20, seed=1)
     torch.manual_seed(3)
     state = torch.get_rng_state()

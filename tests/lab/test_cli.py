@@ -135,7 +135,7 @@ def test_a_usage_error_is_told_in_a_line(
     assert told in capfd.readouterr().err
 
 
-def test_up_without_docker_says_where_it_was_looked_for(
+def test_up_without_docker_names_the_address_that_it_tried(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-docker.sock")
@@ -146,7 +146,7 @@ def test_up_without_docker_says_where_it_was_looked_for(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="/proc/iomem shows its addresses to root alone")
-def test_show_prints_what_the_guide_s_commands_do(
+def test_show_prints_the_output_of_the_guide_s_commands(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     played_qemu.play(monkeypatch, tmp_path)
@@ -292,7 +292,7 @@ def test_pmemlab_prints_its_version(tmp_path: Path) -> None:
 
 
 PLANNED = ("--rows=9", "--dim=4", "--skew=1", "--lookups-per-s=9")
-WITHOUT = """
+BLOCK_IMPORTS = """
 import sys
 class Without:
     def find_spec(self, name, path, target=None):
@@ -319,7 +319,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
     tmp_path: Path, package: str, argv: list[str], remedy: str, status: int
 ) -> None:
     (tmp_path / "results.json").write_text('{"sections": []}')
-    done = _pmemlab(*argv, cwd=tmp_path, code=WITHOUT.format(without=[package]))
+    done = _pmemlab(*argv, cwd=tmp_path, code=BLOCK_IMPORTS.format(without=[package]))
     assert done.stderr.startswith("pmemlab: ")
     assert package in done.stderr
     assert remedy in done.stderr
@@ -333,7 +333,7 @@ def test_pytest_works_without_the_packages_that_only_the_lab_needs(
 ) -> None:
     (tmp_path / "test_mine.py").write_text("def test_mine(): pass\n")
     without = ["rich", "pydantic", "pydantic_core", "yaml", "docker", "embstore"]
-    code = WITHOUT.format(without=without)
+    code = BLOCK_IMPORTS.format(without=without)
     code += "import pytest; sys.exit(pytest.main())"
     done = _pmemlab("--pmemlab-machine", "process", *workers, cwd=tmp_path, code=code)
     assert "1 passed" in done.stdout

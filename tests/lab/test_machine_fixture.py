@@ -90,7 +90,7 @@ def test_mine(machine):
     assert machines == ["start fsdax as guest", "stop fsdax"]
 
 
-def test_tests_of_one_topology_share_a_machine_and_several_topologies_are_several_tests(
+def test_tests_of_one_topology_share_a_machine_and_each_topology_is_a_test(
     run: Callable[..., pytest.RunResult], machines: list[str]
 ) -> None:
     test = """
@@ -171,7 +171,9 @@ def test_alone(machine):
 
 
 @pytest.fixture
-def beside(lab: Lab, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Lab:
+def scenarios_and_tests(
+    lab: Lab, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> Lab:
     """Scenarios of three topologies, and tests of one of them and of a fourth topology."""
 
     def open_machine(topology: Topology, kind: Kind, *_: object) -> FakeMachine:
@@ -185,33 +187,41 @@ def beside(lab: Lab, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch)
     return lab
 
 
-def test_tests_share_the_machine_of_the_scenarios_of_their_topology(beside: Lab) -> None:
-    beside.run().assert_outcomes(passed=6)
-    of_topology_one = [line for line in beside.log if "one" in line or line == "test"]
+def test_tests_share_the_machine_of_the_scenarios_of_their_topology(
+    scenarios_and_tests: Lab,
+) -> None:
+    scenarios_and_tests.run().assert_outcomes(passed=6)
+    of_topology_one = [line for line in scenarios_and_tests.log if "one" in line or line == "test"]
     assert of_topology_one == ["start one", "run one DRAM", "test", "test", "stop one"]
-    assert beside.log.count("start dram") == beside.log.count("stop dram") == 1
+    assert (
+        scenarios_and_tests.log.count("start dram")
+        == scenarios_and_tests.log.count("stop dram")
+        == 1
+    )
 
 
-def test_a_lab_container_is_given_back_between_scenarios_and_tests(beside: Lab) -> None:
-    beside.run(machine="container").assert_outcomes(passed=6)
-    of_topology_one = [line for line in beside.log if "one" in line or line == "test"]
+def test_a_lab_container_is_given_back_between_scenarios_and_tests(
+    scenarios_and_tests: Lab,
+) -> None:
+    scenarios_and_tests.run(machine="container").assert_outcomes(passed=6)
+    of_topology_one = [line for line in scenarios_and_tests.log if "one" in line or line == "test"]
     assert of_topology_one == [
         "start one", "run one DRAM", "stop one", "start one", "test", "test", "stop one",
     ]  # fmt: skip
 
 
 def test_a_throwaway_container_is_shared_by_scenarios_and_tests(
-    beside: Lab, monkeypatch: pytest.MonkeyPatch
+    scenarios_and_tests: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     throwaway = Choice("container", "the lab has none up", is_throwaway=True)
     monkeypatch.setattr(MachineChooser, "choose", lambda *_: throwaway)
-    beside.run().assert_outcomes(passed=6)
-    of_topology_one = [line for line in beside.log if "one" in line or line == "test"]
+    scenarios_and_tests.run().assert_outcomes(passed=6)
+    of_topology_one = [line for line in scenarios_and_tests.log if "one" in line or line == "test"]
     assert of_topology_one == ["start one", "run one DRAM", "test", "test", "stop one"]
 
 
-def test_tests_run_right_after_the_scenarios_of_their_topology(beside: Lab) -> None:
-    lines = [line for line in beside.run("-v").outlines if "PASSED" in line]
+def test_tests_run_right_after_the_scenarios_of_their_topology(scenarios_and_tests: Lab) -> None:
+    lines = [line for line in scenarios_and_tests.run("-v").outlines if "PASSED" in line]
     assert [line.split()[0] for line in lines] == [
         "scenarios/a.yaml::DRAM",
         "scenarios/b.yaml::DRAM",
@@ -222,23 +232,27 @@ def test_tests_run_right_after_the_scenarios_of_their_topology(beside: Lab) -> N
     ]
 
 
-def test_a_machine_that_broke_in_a_scenario_is_not_shared(beside: Lab) -> None:
+def test_a_machine_that_broke_in_a_scenario_is_not_shared(scenarios_and_tests: Lab) -> None:
     def breaks(storage_type: str) -> Result:
         raise MachineDiedError(f"died of {storage_type}")
 
-    beside.workload = breaks
-    beside.run().assert_outcomes(passed=3, errors=3)
-    assert beside.log.count("start one") == beside.log.count("stop one") == 2
+    scenarios_and_tests.workload = breaks
+    scenarios_and_tests.run().assert_outcomes(passed=3, errors=3)
+    assert (
+        scenarios_and_tests.log.count("start one") == scenarios_and_tests.log.count("stop one") == 2
+    )
 
 
-def test_a_machine_that_started_ahead_for_no_test_is_stopped(beside: Lab) -> None:
+def test_a_machine_that_started_ahead_for_no_test_is_stopped(scenarios_and_tests: Lab) -> None:
     def fail(_argv: object) -> Result:
-        wait_until(lambda: "start one" in beside.log)
+        wait_until(lambda: "start one" in scenarios_and_tests.log)
         return Result(1, "", "no")
 
-    beside.workload = fail
-    beside.run("-x").assert_outcomes(failed=1)
-    assert beside.log.count("start one") == beside.log.count("stop one") == 1
+    scenarios_and_tests.workload = fail
+    scenarios_and_tests.run("-x").assert_outcomes(failed=1)
+    assert (
+        scenarios_and_tests.log.count("start one") == scenarios_and_tests.log.count("stop one") == 1
+    )
 
 
 def test_a_machine_that_cannot_be_opened_is_an_error_and_not_a_failure(

@@ -95,7 +95,7 @@ def run(folder: Path, wanted: Scenario) -> ScenarioSession:
     return session
 
 
-def tell(folder: Path, lie: dict[str, Any], expect: str = ON_PMEM) -> ScenarioSession:
+def run_liar(folder: Path, lie: dict[str, Any], expect: str = ON_PMEM) -> ScenarioSession:
     (folder / "liar.py").write_text(LIAR)
     (folder / "lie.json").write_text(json.dumps(lie))
     more = "\n".join(
@@ -147,14 +147,14 @@ def test_a_program_that_trains_differently_on_another_storage_type_fails(example
 def test_a_program_that_only_claims_that_its_rows_were_found_fails(tmp_path: Path) -> None:
     """Its document has all that the lab would find, but the program never asked the lab to look."""
     with pytest.raises(ExpectationError, match="none of its rows could be looked for"):
-        tell(tmp_path, {"document": document()})
+        run_liar(tmp_path, {"document": document()})
 
 
 def test_a_program_that_shows_a_decoy_fails(tmp_path: Path) -> None:
     claim = {"rows": [[ROW.hex()]], "address": 0, "length": 0}
     lie = {"decoy": "no row at all", "claim": claim, "document": document()}
     with pytest.raises(ExpectationError, match=r"another process found 0 of 1 rows in .*decoy"):
-        tell(tmp_path, lie)
+        run_liar(tmp_path, lie)
 
 
 def test_a_decoy_with_only_the_sampled_rows_is_too_small_for_the_table(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_decoy_with_only_the_sampled_rows_is_too_small_for_the_table(tmp_path:
     many = document(tables=[{**table(rows=10_000, bytes=640_000), "exported_rows": 10_000}])
     lie = {"decoy": row.decode(), "claim": claim, "document": many}
     with pytest.raises(ExpectationError, match="holds 4096 bytes, too few for rows of 640000"):
-        tell(tmp_path, lie)
+        run_liar(tmp_path, lie)
 
 
 def test_a_pmem_tier_that_calls_itself_a_disk_is_not_judged_as_a_disk(tmp_path: Path) -> None:
@@ -172,18 +172,18 @@ def test_a_pmem_tier_that_calls_itself_a_disk_is_not_judged_as_a_disk(tmp_path: 
     claim = {"rows": [[row.hex()], [ROW.hex()]], "address": 0, "length": 0}
     lie = {"decoy": row.decode(), "claim": claim}
     with pytest.raises(ExpectationError, match="another process found 1 of 2 rows"):
-        tell(tmp_path, {**lie, "document": document(tables=[table(name="SSDHASH")])})
+        run_liar(tmp_path, {**lie, "document": document(tables=[table(name="SSDHASH")])})
 
 
 def test_a_claim_with_an_invalid_address_fails_the_program_and_not_the_lab(tmp_path: Path) -> None:
     claim = {"rows": [[ROW.hex()]], "address": "everywhere", "length": 4096}
     lie = {"decoy": "", "claim": claim, "document": document()}
     with pytest.raises(ExpectationError, match="rows could not be looked for: TypeError"):
-        tell(tmp_path, lie)
+        run_liar(tmp_path, lie)
 
 
 def test_a_program_without_expectations_ran_but_is_not_said_to_work(tmp_path: Path) -> None:
-    session = tell(tmp_path, {"document": {"samples": 100, "seconds": 0.5}}, expect="{}")
+    session = run_liar(tmp_path, {"document": {"samples": 100, "seconds": 0.5}}, expect="{}")
     (rate,) = (metric for metric in session.metrics if metric.name == "samples_per_s")
     assert (rate.value, rate.kind) == (200, "functional-only")
     assert rate.not_judged == (PLACES, RESULTS)
@@ -211,7 +211,7 @@ def test_a_program_without_expectations_ran_but_is_not_said_to_work(tmp_path: Pa
 )
 def test_errors_in_a_document_name_the_field(tmp_path: Path, printed: object, problem: str) -> None:
     with pytest.raises(ExpectationError) as caught:
-        tell(tmp_path, {"document": printed}, expect="{}")
+        run_liar(tmp_path, {"document": printed}, expect="{}")
     assert problem in str(caught.value)
 
 

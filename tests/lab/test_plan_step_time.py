@@ -21,7 +21,7 @@ def _access(device: str, rate: float = 1.0, miss: float = 0.0) -> DeviceAccess:
 
 
 @dataclass(frozen=True)
-class FromSeveral(Device):
+class ManyInFlight(Device):
     """A device on which each thread has 128 accesses in flight."""
 
     def time_ns(self, *_: object) -> float:
@@ -47,7 +47,7 @@ def test_many_threads_get_the_bandwidth_of_their_bottleneck_device(
 
 
 def test_a_batch_with_few_reads_waits_for_the_whole_latency() -> None:
-    disk = FromSeveral("disk", latency=80_000.0)
+    disk = ManyInFlight("disk", latency=80_000.0)
     for batch_ids, expected_ns in ((1, 80_000), (100, 80_000 / 100), (12_800, 80_000 / 128)):
         time = lookup_time(0.0, [_access("disk")], {"disk": disk}, {}, 1, batch_ids)
         assert time.total_ns == pytest.approx(expected_ns)
@@ -70,7 +70,7 @@ def test_several_disks_share_the_threads() -> None:
     assert one.total_ns == pytest.approx(4 * four.total_ns, rel=0.01)
 
 
-def test_memory_mode_waits_for_both_memories_as_often_as_it_misses() -> None:
+def test_memory_mode_waits_for_both_memories_on_each_miss() -> None:
     device = Device("m", cache=Dram(1 << 30, hit=100.0, miss=900.0))
     time = lookup_time(0.0, [_access("m", miss=0.25)], {"m": device}, {}, 1, BATCH)
     assert time.total_ns == pytest.approx(0.75 * 100 + 0.25 * 900)

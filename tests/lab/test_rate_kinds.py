@@ -88,7 +88,7 @@ def test_dram_is_measured_on_this_computer_and_under_kvm_and_not_under_tcg() -> 
     assert kind_of("DRAM", IN_DRAM, **guest, accelerator="kvm") == "functional-only"
 
 
-def test_a_skipped_run_measures_nothing() -> None:
+def test_an_unproved_run_measures_nothing() -> None:
     unproved = {"unproved": ["memory_side_caches"]}
     for machine in ("process", "host"):
         assert kind_of("DRAM", IN_DRAM, machine=machine, facts=unproved) == "functional-only"

@@ -24,7 +24,9 @@ def _qemu(folder: Path, says: str, status: int = 0) -> str:
 
 @pytest.mark.parametrize("version", ["8.2", "8.2.0", "8.10.1", "10.0.2 (Debian 1:10.0.2+ds-2)"])
 @pytest.mark.parametrize("release", ["6.5", "6.5.0-9-amd64", "6.12.95+deb12-amd64", "7.3.4"])
-def test_versions_that_are_new_enough_will_do(tmp_path: Path, version: str, release: str) -> None:
+def test_new_enough_versions_meet_the_requirements(
+    tmp_path: Path, version: str, release: str
+) -> None:
     assert unmet_requirements(_PICKY, _qemu(tmp_path, f"emulator version {version}"), release) == []
 
 

@@ -347,7 +347,9 @@ def test_an_impossible_like_is_refused(tmp_path: Path, text: str, problem: str) 
 
 
 @pytest.mark.parametrize("where", ["scenario", "workload"])
-def test_only_a_machine_has_an_environment(tmp_path: Path, where: str) -> None:
+def test_neither_a_scenario_nor_its_workload_can_set_an_environment(
+    tmp_path: Path, where: str
+) -> None:
     environment = "environment: {PMEM_IS_PMEM_FORCE: '1'}"
     said = {
         "scenario": f"{environment}\n",

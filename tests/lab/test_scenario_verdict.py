@@ -378,7 +378,7 @@ def test_a_disk_tier_may_have_some_rows_in_a_buffer() -> None:
     assert "tier SSDHASH: another process found 3 of 8 rows in /mnt/ssd/deep_C1.ssdhash" in shown
 
 
-def test_each_tier_has_a_place_of_its_own() -> None:
+def test_each_tier_is_checked_against_its_own_place() -> None:
     elsewhere = two_tiers()
     elsewhere["tiers"][1]["file"] = "/tmp/deep_C1.ssdhash"
     complaint = str(verdict_on_two_tiers(elsewhere))
@@ -426,7 +426,7 @@ def test_a_resumed_run_is_compared_from_its_first_step() -> None:
     assert "1 steps on DRAM, but 2" in str(verdict(first_step=1))
 
 
-def test_pmem_means_wherever_the_machine_has_it() -> None:
+def test_pmem_stands_for_the_machine_s_pmem_path_or_nodes() -> None:
     assert verdict(RowPlacement(nodes="pmem", file_under="pmem")) is None
     assert "node 0" in str(verdict(RowPlacement(nodes="pmem"), tables=[table(nodes={"0": 1})]))
     moved = str(verdict(RowPlacement(file_under="pmem"), tables=[table(file="/dev/shm/x")]))
