@@ -171,9 +171,7 @@ def test_alone(machine):
 
 
 @pytest.fixture
-def scenarios_and_tests(
-    lab: Lab, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
-) -> Lab:
+def mixed_lab(lab: Lab, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Lab:
     """Scenarios of three topologies, and tests of one of them and of a fourth topology."""
 
     def open_machine(topology: Topology, kind: Kind, *_: object) -> FakeMachine:
@@ -188,40 +186,36 @@ def scenarios_and_tests(
 
 
 def test_tests_share_the_machine_of_the_scenarios_of_their_topology(
-    scenarios_and_tests: Lab,
+    mixed_lab: Lab,
 ) -> None:
-    scenarios_and_tests.run().assert_outcomes(passed=6)
-    of_topology_one = [line for line in scenarios_and_tests.log if "one" in line or line == "test"]
+    mixed_lab.run().assert_outcomes(passed=6)
+    of_topology_one = [line for line in mixed_lab.log if "one" in line or line == "test"]
     assert of_topology_one == ["start one", "run one DRAM", "test", "test", "stop one"]
-    assert (
-        scenarios_and_tests.log.count("start dram")
-        == scenarios_and_tests.log.count("stop dram")
-        == 1
-    )
+    assert mixed_lab.log.count("start dram") == mixed_lab.log.count("stop dram") == 1
 
 
 def test_a_lab_container_is_given_back_between_scenarios_and_tests(
-    scenarios_and_tests: Lab,
+    mixed_lab: Lab,
 ) -> None:
-    scenarios_and_tests.run(machine="container").assert_outcomes(passed=6)
-    of_topology_one = [line for line in scenarios_and_tests.log if "one" in line or line == "test"]
+    mixed_lab.run(machine="container").assert_outcomes(passed=6)
+    of_topology_one = [line for line in mixed_lab.log if "one" in line or line == "test"]
     assert of_topology_one == [
         "start one", "run one DRAM", "stop one", "start one", "test", "test", "stop one",
     ]  # fmt: skip
 
 
 def test_a_throwaway_container_is_shared_by_scenarios_and_tests(
-    scenarios_and_tests: Lab, monkeypatch: pytest.MonkeyPatch
+    mixed_lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     throwaway = Choice("container", "the lab has none up", is_throwaway=True)
     monkeypatch.setattr(MachineChooser, "choose", lambda *_: throwaway)
-    scenarios_and_tests.run().assert_outcomes(passed=6)
-    of_topology_one = [line for line in scenarios_and_tests.log if "one" in line or line == "test"]
+    mixed_lab.run().assert_outcomes(passed=6)
+    of_topology_one = [line for line in mixed_lab.log if "one" in line or line == "test"]
     assert of_topology_one == ["start one", "run one DRAM", "test", "test", "stop one"]
 
 
-def test_tests_run_right_after_the_scenarios_of_their_topology(scenarios_and_tests: Lab) -> None:
-    lines = [line for line in scenarios_and_tests.run("-v").outlines if "PASSED" in line]
+def test_tests_run_right_after_the_scenarios_of_their_topology(mixed_lab: Lab) -> None:
+    lines = [line for line in mixed_lab.run("-v").outlines if "PASSED" in line]
     assert [line.split()[0] for line in lines] == [
         "scenarios/a.yaml::DRAM",
         "scenarios/b.yaml::DRAM",
@@ -232,27 +226,23 @@ def test_tests_run_right_after_the_scenarios_of_their_topology(scenarios_and_tes
     ]
 
 
-def test_a_machine_that_broke_in_a_scenario_is_not_shared(scenarios_and_tests: Lab) -> None:
+def test_a_machine_that_broke_in_a_scenario_is_not_shared(mixed_lab: Lab) -> None:
     def breaks(storage_type: str) -> Result:
         raise MachineDiedError(f"died of {storage_type}")
 
-    scenarios_and_tests.workload = breaks
-    scenarios_and_tests.run().assert_outcomes(passed=3, errors=3)
-    assert (
-        scenarios_and_tests.log.count("start one") == scenarios_and_tests.log.count("stop one") == 2
-    )
+    mixed_lab.workload = breaks
+    mixed_lab.run().assert_outcomes(passed=3, errors=3)
+    assert mixed_lab.log.count("start one") == mixed_lab.log.count("stop one") == 2
 
 
-def test_a_machine_that_started_ahead_for_no_test_is_stopped(scenarios_and_tests: Lab) -> None:
+def test_a_machine_that_started_ahead_for_no_test_is_stopped(mixed_lab: Lab) -> None:
     def fail(_argv: object) -> Result:
-        wait_until(lambda: "start one" in scenarios_and_tests.log)
+        wait_until(lambda: "start one" in mixed_lab.log)
         return Result(1, "", "no")
 
-    scenarios_and_tests.workload = fail
-    scenarios_and_tests.run("-x").assert_outcomes(failed=1)
-    assert (
-        scenarios_and_tests.log.count("start one") == scenarios_and_tests.log.count("stop one") == 1
-    )
+    mixed_lab.workload = fail
+    mixed_lab.run("-x").assert_outcomes(failed=1)
+    assert mixed_lab.log.count("start one") == mixed_lab.log.count("stop one") == 1
 
 
 def test_a_machine_that_cannot_be_opened_is_an_error_and_not_a_failure(

@@ -173,7 +173,7 @@ def test_power_cuts_may_come_at_lines_drawn_by_a_seed(monkeypatch: pytest.Monkey
     assert cuts_made(replace(cuts, seed=cuts.seed + 1), monkeypatch)[1] != steps
 
 
-PROGRAM_THAT_FORGETS = """
+FORGETFUL = """
 import sys, time
 print("kept: step 7", file=sys.stderr, flush=True)
 time.sleep(600)
@@ -181,9 +181,7 @@ time.sleep(600)
 
 
 def test_a_checkpoint_that_a_command_lost_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        runner, "cut_command", lambda *_: [sys.executable, "-c", PROGRAM_THAT_FORGETS]
-    )
+    monkeypatch.setattr(runner, "cut_command", lambda *_: [sys.executable, "-c", FORGETFUL])
     outcome = outcome_of(KEPT, "DRAM")
     document = parse_document(outcome.result)
     with pytest.raises(ExpectationError, match="went on from step 0, though it had kept step 7"):
@@ -213,9 +211,7 @@ def test_the_death_of_a_machine_does_not_count_as_a_power_cut(
     def dies(_self: object, _argv: object, **_: object) -> object:
         raise MachineDiedError("the machine is gone")
 
-    monkeypatch.setattr(
-        runner, "cut_command", lambda *_: [sys.executable, "-c", PROGRAM_THAT_FORGETS]
-    )
+    monkeypatch.setattr(runner, "cut_command", lambda *_: [sys.executable, "-c", FORGETFUL])
     with open_machine(KEPT.topology, "process") as machine:
         monkeypatch.setattr(ProcessMachine, "run", dies)
         with pytest.raises(MachineDiedError, match="the machine is gone"):
