@@ -22,7 +22,7 @@ class Dram:
         return self.hit
 
     def clean_miss_ns(self, *_: int) -> float:
-        raise AssertionError("what gives way is dirty")
+        raise AssertionError("memory mode evicts only dirty lines here")
 
     def dirty_miss_ns(self, access: Access, size_bytes: int, threads: int) -> float:
         _check(access, size_bytes, threads)

@@ -84,7 +84,7 @@ def test_a_service_serves_the_topology_of_its_name_without_any_privilege(name: s
     assert service["network_mode"] == "none"
     assert not {"cap_add", "devices", "pid", "ports", "privileged", "volumes"} & set(service)
     healthy = service["healthcheck"]["test"][1]
-    assert healthy.startswith(f"cd {STATE_FOLDER} && test -s proof.json &&"), "by its proof"
+    assert healthy.startswith(f"cd {STATE_FOLDER} && test -s proof.json &&"), "needs its proof"
     needed = topology.memory_bytes + sum(topology.backing_files.values()) + _QEMU_BYTES
     assert _memory_limit(service) >= needed
 
@@ -106,7 +106,7 @@ def test_a_health_check_reports_a_new_proof_at_once_and_then_sleeps(
     proof = tmp_path / "proof.json"
     assert checked() == (1, "")
     proof.touch()
-    assert checked() == (1, ""), "it isn't written yet"
+    assert checked() == (1, ""), "the proof is still empty"
     proof.write_text("{}")
     an_hour_ago, in_an_hour = time.time() - 3600, time.time() + 3600
     os.utime(proof, (an_hour_ago, an_hour_ago))

@@ -216,7 +216,7 @@ def test_a_command_on_a_fresh_guest_says_that_the_lab_s_container_has_ended(
     assert "mine: the lab's container lab_dram_1 (exited) doesn't run" in told
     engine.container.labels[labels.TOPOLOGY] = "another"
     with reach.running_or_fresh("mine"):
-        assert capfd.readouterr().err == "", "it was never this topology's"
+        assert capfd.readouterr().err == "", "the container is another topology's"
 
 
 def test_a_lab_machine_made_from_another_file_is_not_used(

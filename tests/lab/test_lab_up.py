@@ -136,7 +136,7 @@ def test_a_user_s_topology_needs_no_compose_service(engine: Engine) -> None:
     first, *rest = engine.log
     assert first == "compose up dram"
     assert sorted(rest) == ["copy into mine", "create mine", "start dram", "start mine"]
-    assert labels.OWNER not in engine.made[-1].labels, "or it would be swept"
+    assert labels.OWNER not in engine.made[-1].labels, "with an owner it would be swept"
     assert engine.names["mine"] == f"{CLONE.project}-mine-1"
 
 

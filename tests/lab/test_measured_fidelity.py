@@ -175,7 +175,7 @@ def test_a_slow_disk_slows_file_reads_down_unless_the_page_cache_has_them(
 def test_a_run_on_one_node_is_predicted_from_a_run_on_another() -> None:
     """Uses node0 as both nodes, since this computer may have no other."""
     if not Path("/sys/devices/system/node/node0").is_dir():
-        pytest.skip("the kernel tells of no NUMA nodes")
+        pytest.skip("the kernel lists no NUMA nodes")
     files = [Path(devices.__file__).with_name(f"optane-100-x{dimms}.yaml") for dimms in (6, 1)]
     training = NodeTraining(rows=20_000, batch=2000, steps=3, repetitions=1)
     try:

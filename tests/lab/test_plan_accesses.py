@@ -138,7 +138,7 @@ def test_above_a_disk_a_plan_has_the_engine_s_accesses(
     try:
         counted, _ = _counted(storage)
     except es.errors.StorageError as error:
-        pytest.skip(f"reads of whole blocks: {error}")
+        pytest.skip(f"no direct I/O here: {error}")
     planned = _planned(_step(es.StorageType.DRAM_SSDHASH, DISK))
     # Writes are compared by bytes alone: a write is as long as the rows demoted since the last
     # write, while the plan assumes the maximum length.

@@ -59,7 +59,7 @@ def test_two_devices_are_used_at_the_same_time_by_different_threads() -> None:
     devices = {"narrow": narrow, "wide": wide}
     both = lookup_time(0.0, [_access("narrow"), _access("wide")], devices, {}, 32, BATCH)
     assert both.total_ns / 32 == pytest.approx(512, rel=0.05)
-    assert 32 * both.by_device["narrow"] / both.total_ns > 28, "threads that are there at a time"
+    assert 32 * both.by_device["narrow"] / both.total_ns > 28, "threads at the device at a time"
 
 
 def test_several_disks_share_the_threads() -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from report_results import RUN, write_results
 
-pytest.importorskip("matplotlib", reason="what draws the figures; pip install 'pmemlab[report]'")
-pytest.importorskip("selenium", reason="what drives the browser; make setup")
+pytest.importorskip("matplotlib", reason="matplotlib draws figures; pip install 'pmemlab[report]'")
+pytest.importorskip("selenium", reason="Selenium controls the browser; make setup")
 
 from chromium import Browser, Window, missing
 

@@ -17,7 +17,7 @@ from pmemlab.errors import LabError, MissingRequirementError
 from pmemlab.report.command import write_page
 from pmemlab.scenarios.metrics import Metric, ResultsFile
 
-pytest.importorskip("matplotlib", reason="what draws the figures; pip install 'pmemlab[report]'")
+pytest.importorskip("matplotlib", reason="matplotlib draws figures; pip install 'pmemlab[report]'")
 
 MAKERS = {
     "rates": "pmemlab test scenarios/throughput",

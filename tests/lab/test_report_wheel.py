@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from report_results import write_results
 
-pytest.importorskip("matplotlib", reason="what draws the figures; pip install 'pmemlab[report]'")
-pytest.importorskip("hatchling", reason="what builds the lab's wheel; make setup")
+pytest.importorskip("matplotlib", reason="matplotlib draws figures; pip install 'pmemlab[report]'")
+pytest.importorskip("hatchling", reason="hatchling builds the lab's wheel; make setup")
 
 LAB = Path(__file__).parents[2] / "lab"
 BUILD = """

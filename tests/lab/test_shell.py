@@ -54,7 +54,7 @@ def _until(output: Iterator[tuple[int, bytes]], wanted: bytes) -> bytes:
         seen += data
         if wanted in seen:
             return seen
-    raise AssertionError(f"{wanted!r} did not come, but {seen!r}")
+    raise AssertionError(f"expected {wanted!r}, got {seen!r}")
 
 
 def test_a_command_has_a_terminal_of_the_requested_size(spawn: Spawn) -> None:
@@ -141,7 +141,7 @@ class _Terminal:
         deadline = time.monotonic() + LIMIT_S
         while wanted not in seen:
             ready, _, _ = select.select([self.ours], [], [], max(0, deadline - time.monotonic()))
-            assert ready, f"{wanted!r} did not come, but {seen!r}"
+            assert ready, f"expected {wanted!r}, got {seen!r}"
             seen += os.read(self.ours, 4096)
 
     def close(self) -> None:
