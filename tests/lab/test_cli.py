@@ -291,7 +291,7 @@ def test_pmemlab_prints_its_version(tmp_path: Path) -> None:
     assert re.fullmatch(r"pmemlab ([0-9.]+|\(not installed\))\n", done.stdout)
 
 
-PLANNED = ("--rows=9", "--dim=4", "--skew=1", "--lookups-per-s=9")
+PLAN_OPTIONS = ("--rows=9", "--dim=4", "--skew=1", "--lookups-per-s=9")
 BLOCK_IMPORTS = """
 import sys
 class Without:
@@ -312,7 +312,7 @@ sys.meta_path.insert(0, Without())
         ("pytest", ["test"], "pip install 'pmemlab'", 2),
         ("jinja2", ["report", "."], "pip install 'pmemlab[report]'", 2),
         ("matplotlib", ["report", "."], "pip install 'pmemlab[report]'", 2),
-        ("embstore", ["model", "plan", *PLANNED], "make setup", 2),
+        ("embstore", ["model", "plan", *PLAN_OPTIONS], "make setup", 2),
     ],
 )
 def test_a_missing_package_is_named_with_the_command_that_installs_it(

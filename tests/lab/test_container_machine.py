@@ -36,7 +36,7 @@ from pmemlab.topology import Topology, load_topology
 
 
 @pytest.fixture(autouse=True)
-def _docker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _fake_docker_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     played_docker.play(monkeypatch, tmp_path)
 
 
@@ -51,7 +51,7 @@ def guest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[GuestMach
         yield guest
 
 
-def play_lab(monkeypatch: pytest.MonkeyPatch, engine: Engine, topology: Topology) -> None:
+def fake_lab(monkeypatch: pytest.MonkeyPatch, engine: Engine, topology: Topology) -> None:
     """Gives the clone's lab one container, which was made for this topology."""
     engine.container.labels[labels.TOPOLOGY] = label_of(topology)
     for name, value in {
@@ -191,7 +191,7 @@ def test_a_lab_machine_serves_a_user_s_topology_only_if_it_was_made_from_the_sam
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine = replace(load_topology("dram"), name="mine")
-    play_lab(monkeypatch, engine, mine)
+    fake_lab(monkeypatch, engine, mine)
     found = {"mine": engine.container, "dram": engine.container}
     monkeypatch.setattr(container_machine, "find_machines", lambda *_: found)
     clone = Clone(Path("/clone"))
@@ -206,7 +206,7 @@ def test_a_command_on_a_fresh_guest_says_that_the_lab_s_container_has_ended(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     mine = replace(load_topology("dram"), name="mine")
-    play_lab(monkeypatch, engine, mine)
+    fake_lab(monkeypatch, engine, mine)
     monkeypatch.setattr(reach, "load_topology", lambda _: mine)
     monkeypatch.setattr(reach, "_fresh_guest", lambda *_: contextlib.nullcontext("a guest"))
     engine.status = "exited"
@@ -223,7 +223,7 @@ def test_a_lab_machine_made_from_another_file_is_not_used(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine = replace(load_topology("dram"), name="mine")
-    play_lab(monkeypatch, engine, replace(mine, cpus=3))
+    fake_lab(monkeypatch, engine, replace(mine, cpus=3))
     own = Engine()
     asked: list[Topology] = []
 
@@ -249,7 +249,7 @@ def test_a_lab_machine_whose_facts_have_changed_is_not_handed_out(
 ) -> None:
     """A container may have been up for hours, and a user may have changed the guest meanwhile."""
     dram = load_topology("dram")
-    play_lab(monkeypatch, engine, dram)
+    fake_lab(monkeypatch, engine, dram)
     monkeypatch.setattr(container_machine, "find_clone", lambda: Clone(tmp_path))
     facts = recorded_facts("dram") | {"nodes": [0, 1]}
     monkeypatch.setattr(container_machine, "read_facts", lambda _: facts)

@@ -21,7 +21,7 @@ GIB = 1 << 30
 
 
 @pytest.fixture
-def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def bare_computer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A computer without any of the programs, the kernel, or Docker."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("PMEMLAB_CACHE", str(tmp_path / "cache"))
@@ -31,7 +31,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("pmemlab.machines.guest.kernel._ROOT", tmp_path)
 
 
-@pytest.mark.usefixtures("bare")
+@pytest.mark.usefixtures("bare_computer")
 def test_on_a_bare_computer_every_requirement_of_guests_is_named() -> None:
     missing = {
         error.what.split(",")[0].split(" ")[0]: error.remedy
@@ -44,7 +44,7 @@ def test_on_a_bare_computer_every_requirement_of_guests_is_named() -> None:
     assert "a" in missing  # a Linux kernel
 
 
-@pytest.mark.usefixtures("bare")
+@pytest.mark.usefixtures("bare_computer")
 def test_a_bare_computer_runs_processes_only() -> None:
     diagnoses = {diagnosis.kind: diagnosis for diagnosis in diagnose()}
     assert diagnoses["process"].runs
@@ -54,7 +54,7 @@ def test_a_bare_computer_runs_processes_only() -> None:
     assert "no Docker engine answers at DOCKER_HOST" in error.what
 
 
-@pytest.mark.usefixtures("bare")  # else a guest is booted to try KVM
+@pytest.mark.usefixtures("bare_computer")  # else a guest is booted to try KVM
 def test_the_doctor_names_this_computer_s_media(monkeypatch: pytest.MonkeyPatch) -> None:
     facts: dict[str, object] = {
         "regions": [{"name": "region0"}],
@@ -72,7 +72,7 @@ def test_the_doctor_names_this_computer_s_media(monkeypatch: pytest.MonkeyPatch)
     assert "measures DRAM alone" in _notes("host")
 
 
-@pytest.mark.usefixtures("bare")
+@pytest.mark.usefixtures("bare_computer")
 def test_a_wrong_docker_context_leaves_the_rest_diagnosed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DOCKER_HOST")
     monkeypatch.setenv("DOCKER_CONTEXT", "none-of-that-name")
@@ -82,7 +82,7 @@ def test_a_wrong_docker_context_leaves_the_rest_diagnosed(monkeypatch: pytest.Mo
     assert "none-of-that-name" in error.what
 
 
-@pytest.mark.usefixtures("bare")
+@pytest.mark.usefixtures("bare_computer")
 def test_a_missing_clone_is_reported_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     engine = SimpleNamespace(version=lambda: {"Version": "1"}, info=dict)
     monkeypatch.setattr("pmemlab.machines.container.connection.connect", lambda: engine)
@@ -96,7 +96,7 @@ def _notes(kind: str) -> str:
     return "\n".join(next(found for found in diagnose() if found.kind == kind).notes)
 
 
-@pytest.mark.usefixtures("bare")
+@pytest.mark.usefixtures("bare_computer")
 def test_free_memory_and_disk_are_shown_beside_what_machines_take(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -39,7 +39,7 @@ TOPOLOGY = played_qemu.TRUE_HERE
 
 
 @pytest.fixture(autouse=True)
-def _played(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _fake_qemu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     played_qemu.play(monkeypatch, tmp_path)
 
 

@@ -45,7 +45,7 @@ class Docker:
         self.files[target] = {str(path.relative_to(folder)) for path in folder.rglob("*.*")}
 
 
-def built(
+def build_with(
     monkeypatch: pytest.MonkeyPatch,
     docker: Docker,
     root: Path = CLONE,
@@ -62,7 +62,7 @@ def test_each_part_s_stages_stand_word_for_word_in_the_image_s_dockerfile(
     monkeypatch: pytest.MonkeyPatch, wheels: WheelsFrom
 ) -> None:
     docker = Docker()
-    built(monkeypatch, docker, wheels=wheels)
+    build_with(monkeypatch, docker, wheels=wheels)
     image = docker.dockerfiles.pop("machine")
     assert sorted(docker.dockerfiles) == sorted(["base", wheels, "kernel", "python", "system"])
     for target, dockerfile in docker.dockerfiles.items():
@@ -77,7 +77,7 @@ def test_an_image_has_every_stage_except_the_unused_source_of_wheels(
     machine = re.split(r"(?m)^(?=FROM )", WHOLE[: WHOLE.index("FROM machine AS servers")])
     for wheels, other in (("build", "ready"), ("ready", "build")):
         docker = Docker()
-        built(monkeypatch, docker, wheels=cast(WheelsFrom, wheels))
+        build_with(monkeypatch, docker, wheels=cast(WheelsFrom, wheels))
         needed = [stage for stage in machine if f" AS {other}\n" not in stage]
         assert len(needed) == len(machine) - 1
         assert docker.dockerfiles["machine"] == "".join(needed)
@@ -116,7 +116,7 @@ def test_a_part_s_build_context_has_only_the_files_that_it_copies(
         path.touch()
     (tmp_path / DOCKERFILE).write_text(WHOLE)
     docker = Docker()
-    built(monkeypatch, docker, tmp_path)
+    build_with(monkeypatch, docker, tmp_path)
     always = {".dockerignore", "docker/extra-ca/own.crt"}
     assert docker.files["base"] == docker.files["system"] == always
     assert docker.files["python"] == always | {"docker/wheels/run/numpy.whl"}
@@ -129,7 +129,7 @@ def test_a_part_s_build_context_has_only_the_files_that_it_copies(
     }
     assert docker.files["machine"] == docker.files["python"] | docker.files["build"]
     docker = Docker()
-    built(monkeypatch, docker, tmp_path, "ready")
+    build_with(monkeypatch, docker, tmp_path, "ready")
     assert docker.files["ready"] == always | {"docker/wheels/own/embstore.whl"}
     assert "docker/wheels/build/cmake.whl" not in docker.files["machine"]
     assert not list(tmp_path.glob(".lab/*"))  # links are removed
@@ -137,7 +137,7 @@ def test_a_part_s_build_context_has_only_the_files_that_it_copies(
 
 def test_only_the_whole_image_gets_the_tag(monkeypatch: pytest.MonkeyPatch) -> None:
     docker = Docker()
-    built(monkeypatch, docker)
+    build_with(monkeypatch, docker)
     assert all("BASE=b" in command for command in docker.commands)
     assert ["t" in command for command in docker.commands] == [False] * 5 + [True]
 
@@ -145,5 +145,5 @@ def test_only_the_whole_image_gets_the_tag(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_part_that_cannot_be_built_ends_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
     docker = Docker(fails_at="kernel")
     with pytest.raises(LabError, match="kernel"):
-        built(monkeypatch, docker)
+        build_with(monkeypatch, docker)
     assert "machine" not in docker.dockerfiles

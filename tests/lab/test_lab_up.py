@@ -22,7 +22,7 @@ CLONE = Clone(Path(__file__).parents[2])
 
 
 @dataclass
-class Made:
+class FakeContainer:
     """A fake container."""
 
     engine: Engine
@@ -53,7 +53,7 @@ class Made:
 class Engine:
     """A fake Docker engine, with Compose."""
 
-    made: list[Made] = field(default_factory=list)
+    made: list[FakeContainer] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
     names: dict[str, str | None] = field(default_factory=dict)  # machine -> container's name
     image_id: str = "sha256:1"
@@ -78,9 +78,9 @@ class Engine:
     def info(self) -> dict[str, int]:
         return {"NCPU": 2}
 
-    def create(self, _image: str, _command: list[str], **options: Any) -> Made:
+    def create(self, _image: str, _command: list[str], **options: Any) -> FakeContainer:
         name = options["labels"][labels.MACHINE]
-        self.made.append(Made(self, name, options["labels"], self.image_id))
+        self.made.append(FakeContainer(self, name, options["labels"], self.image_id))
         self.names[name] = options.get("name")
         self.log.append(f"create {name}")
         return self.made[-1]
@@ -90,7 +90,7 @@ class Engine:
         names = [name for name in arguments if name != "up" and not name.startswith("--")]
         for name in names:
             if not any(each.name == name for each in self.made):
-                self.made.append(Made(self, name, {labels.MACHINE: name}, self.image_id))
+                self.made.append(FakeContainer(self, name, {labels.MACHINE: name}, self.image_id))
         self.log.append(f"compose up {' '.join(names)}")
 
 

@@ -190,7 +190,7 @@ def test_predictions_depend_only_on_the_published_figures_that_were_fitted(
     hours = document["epoch_hours"]["dram_ps"]  # scales the costs, as the page says
     for name, figures in document.items():
         if name not in ("source", "fitted"):
-            document[name] = _times(1.7, figures)
+            document[name] = _scaled(1.7, figures)
     document["epoch_hours"]["dram_ps"] = hours
     changed = tmp_path / "published.yaml"
     changed.write_text(yaml.safe_dump(document, sort_keys=False))
@@ -208,9 +208,9 @@ def test_predictions_depend_only_on_the_published_figures_that_were_fitted(
         assert after.predicted == before.predicted, before.name
 
 
-def _times(factor: float, figures: object) -> object:
+def _scaled(factor: float, figures: object) -> object:
     if isinstance(figures, dict):
-        return {key: _times(factor, value) for key, value in figures.items()}
+        return {key: _scaled(factor, value) for key, value in figures.items()}
     assert isinstance(figures, (int, float))
     return figures * factor
 

@@ -50,7 +50,7 @@ def _system(monkeypatch: pytest.MonkeyPatch, name: str, version: str) -> None:
     monkeypatch.setattr(platform, "freedesktop_os_release", lambda: release)
 
 
-def _compiled(root: Path, **settings: str) -> Clone:
+def _clone_with_build(root: Path, **settings: str) -> Clone:
     objects = root / own_wheels._OBJECTS
     objects.mkdir(parents=True, exist_ok=True)
     text = "".join(f"{name}={value}\n" for name, value in sorted({**PLAIN, **settings}.items()))
@@ -58,15 +58,15 @@ def _compiled(root: Path, **settings: str) -> Clone:
     return Clone(root)
 
 
-def _made(clone: Clone) -> list[str]:
+def _wheels_of(clone: Clone) -> list[str]:
     return sorted(path.name for path in (clone.root / "docker/wheels/own").iterdir())
 
 
 def test_wheels_are_built_each_time_and_replace_the_older_wheels(pip: Pip, tmp_path: Path) -> None:
-    clone = _compiled(tmp_path)
+    clone = _clone_with_build(tmp_path)
     for call in (1, 2):
         assert make_own_wheels(clone, lambda _: None)
-        assert _made(clone) == [f"embstore-{call}.whl"]
+        assert _wheels_of(clone) == [f"embstore-{call}.whl"]
     assert pip.calls[0][-2:] == ["./engine", "./lab"]
     assert [path.name for path in (tmp_path / "docker/wheels").iterdir()] == ["own"]
 
@@ -74,7 +74,7 @@ def test_wheels_are_built_each_time_and_replace_the_older_wheels(pip: Pip, tmp_p
 def test_a_different_system_python_or_processor_builds_no_wheels(
     monkeypatch: pytest.MonkeyPatch, pip: Pip, tmp_path: Path
 ) -> None:
-    clone = _compiled(tmp_path)
+    clone = _clone_with_build(tmp_path)
     for name, version in (("ubuntu", "noble"), ("debian", "trixie"), ("raspbian", "bookworm")):
         _system(monkeypatch, name, version)
         assert not make_own_wheels(clone, lambda _: None)
@@ -95,23 +95,23 @@ def test_different_compiler_settings_build_no_wheels(pip: Pip, tmp_path: Path) -
         ("CMAKE_CXX_FLAGS:STRING", "-march=native"),
         ("CMAKE_CXX_COMPILER:FILEPATH", "/opt/conda/bin/g++"),
     ):
-        assert not make_own_wheels(_compiled(tmp_path, **{setting: value}), lambda _: None)
+        assert not make_own_wheels(_clone_with_build(tmp_path, **{setting: value}), lambda _: None)
     assert pip.calls == []
 
 
 def test_without_the_build_tools_no_wheels_are_built(
     monkeypatch: pytest.MonkeyPatch, pip: Pip, tmp_path: Path
 ) -> None:
-    clone = _compiled(tmp_path)
+    clone = _clone_with_build(tmp_path)
     monkeypatch.setattr(own_wheels, "find_spec", lambda tool: tool != "scikit_build_core" or None)
     assert not make_own_wheels(clone, lambda _: None)
     assert pip.calls == []
 
 
 def test_a_failed_build_is_an_error_and_keeps_the_older_wheels(pip: Pip, tmp_path: Path) -> None:
-    clone = _compiled(tmp_path)
+    clone = _clone_with_build(tmp_path)
     assert make_own_wheels(clone, lambda _: None)
     pip.fails = True
     with pytest.raises(LabError, match=r"table\.cc:7: error"):
         make_own_wheels(clone, lambda _: None)
-    assert _made(clone) == ["embstore-1.whl"]
+    assert _wheels_of(clone) == ["embstore-1.whl"]

@@ -69,7 +69,7 @@ def _plans(workload: Workload = TABLE, **changes: Any) -> Plans:
     return make_plans(workload, **given)
 
 
-def _of(plans: Plans, storage_type: str) -> Any:
+def _plan_of(plans: Plans, storage_type: str) -> Any:
     return next(plan for plan in plans.plans if plan.storage_type == storage_type)
 
 
@@ -95,7 +95,7 @@ def test_every_storage_type_without_gpu_memory_is_planned_once_per_choice_of_dev
 def test_bytes_and_prices_add_up() -> None:
     """A row has 512 bytes, and 48 more in PMem. The index and other bytes beside a row take 68.8
     bytes of DRAM for a row in DRAM, and 21.4 for a row in PMem."""
-    plan = _of(_plans(), "DRAM_PMEM")
+    plan = _plan_of(_plans(), "DRAM_PMEM")
     first, below = plan.tiers
     assert (first.rows, below.rows) == (10_000_000, 90_000_000)
     assert (first.bytes, below.bytes) == (10_000_000 * 512, 90_000_000 * 560)
@@ -118,24 +118,27 @@ def test_the_cheapest_machines_are_chosen_and_the_cheapest_plan_comes_first() ->
     plans = _plans().plans
     prices = [plan.usd_per_month for plan in plans]
     assert prices == sorted(prices, key=lambda price: price or math.inf)
-    assert _of(_plans(), "DRAM_SSDHASH").machine == "storage"
+    assert _plan_of(_plans(), "DRAM_SSDHASH").machine == "storage"
     cheap = replace(MEMORY, name="cheap", usd_per_hour=0.5)
-    assert _of(_plans(prices=replace(PRICES, machines=(MEMORY, cheap))), "DRAM").machine == "cheap"
+    assert (
+        _plan_of(_plans(prices=replace(PRICES, machines=(MEMORY, cheap))), "DRAM").machine
+        == "cheap"
+    )
 
 
 def test_more_machines_are_planned_if_one_is_too_small() -> None:
     prices = replace(PRICES, machines=(MEMORY,))
-    whole = _of(_plans(prices=prices), "DRAM")
+    whole = _plan_of(_plans(prices=prices), "DRAM")
     assert whole.bound_by == "bytes on dram"
     assert whole.machines == math.ceil(100_000_000 * (528 + 20.9) / (0.9 * 64 * GB)) == 1
-    limited = _of(_plans(prices=prices, settings=Settings(dram_bytes=5 * GB)), "DRAM")
+    limited = _plan_of(_plans(prices=prices, settings=Settings(dram_bytes=5 * GB)), "DRAM")
     assert limited.machines == math.ceil(100_000_000 * (528 + 20.9) / (5 * GB)) == 11
     assert limited.usd_per_month == pytest.approx(11 * 4.0 * 730)
 
 
 def test_more_machines_are_planned_if_one_is_too_slow() -> None:
     busy = replace(TABLE, lookups_per_s=1e7)
-    plan = _of(
+    plan = _plan_of(
         _plans(busy, pool={**POOL, "PMEM": ()}, settings=Settings(threads=2)), "DRAM_SSDHASH"
     )
     assert plan.bound_by == "rate"
@@ -158,7 +161,7 @@ def test_the_parts_of_a_machine_are_together_no_faster_than_the_whole() -> None:
             settings=Settings(threads=96),
             storage_types=[StorageType.DRAM],
         )
-        rates[parts] = parts * _of(plans, "DRAM").lookups_per_s
+        rates[parts] = parts * _plan_of(plans, "DRAM").lookups_per_s
     assert 0.6 < rates[8] / rates[1] <= 1
 
 
@@ -176,7 +179,7 @@ def test_a_faster_device_gives_a_faster_plan(latency: float, factor: float) -> N
         replace(PMEM, latency=latency * factor, bytes_a_ns=PMEM.bytes_a_ns / factor),
     ):
         pool: DevicePool = {**POOL, "PMEM": (device,)}
-        speeds.append(_of(_plans(pool=pool), "DRAM_PMEM").lookups_per_s)
+        speeds.append(_plan_of(_plans(pool=pool), "DRAM_PMEM").lookups_per_s)
     assert speeds[0] > speeds[1]
 
 
@@ -194,7 +197,7 @@ def test_a_larger_first_tier_is_faster_and_takes_more_dram() -> None:
 def test_serving_is_faster_than_training() -> None:
     serving = _plans(replace(TABLE, training=False))
     for kind in ("DRAM", "DRAM_PMEM", "PMEM_LIBPMEM"):
-        assert _of(serving, kind).lookups_per_s > _of(_plans(), kind).lookups_per_s
+        assert _plan_of(serving, kind).lookups_per_s > _plan_of(_plans(), kind).lookups_per_s
 
 
 def test_devices_that_no_machine_holds_are_planned_without_a_price() -> None:

@@ -29,13 +29,13 @@ SKEWS = st.floats(0, 2, allow_nan=False)
 SMALL = st.integers(1, 60_000)
 
 
-def _p(rows: int, skew: float) -> NDArray[np.float64]:
+def _probabilities(rows: int, skew: float) -> NDArray[np.float64]:
     weights = np.arange(1, rows + 1, dtype=np.float64) ** -skew
     return np.asarray(weights / weights.sum())
 
 
 def _ids(rows: int, skew: float, count: int, seed: int = 7) -> NDArray[np.int64]:
-    return np.random.default_rng(seed).choice(rows, count, p=_p(rows, skew))
+    return np.random.default_rng(seed).choice(rows, count, p=_probabilities(rows, skew))
 
 
 @given(SMALL, SKEWS, st.data())
@@ -44,7 +44,9 @@ def test_shares_equal_plain_sums(rows: int, skew: float, data: st.DataObject) ->
     first = data.draw(st.integers(1, rows))
     last = data.draw(st.integers(first, rows))
     share = BoundedZipf(rows, skew).total(lambda p: p, first, last)
-    assert share == pytest.approx(_p(rows, skew)[first - 1 : last].sum(), rel=1e-6, abs=1e-9)
+    assert share == pytest.approx(
+        _probabilities(rows, skew)[first - 1 : last].sum(), rel=1e-6, abs=1e-9
+    )
 
 
 @given(SMALL, SKEWS, st.floats(0, 1e7))
@@ -53,7 +55,9 @@ def test_the_number_of_different_rows_equals_a_plain_sum(
     rows: int, skew: float, time: float
 ) -> None:
     different = BoundedZipf(rows, skew).different_rows(time)
-    assert different == pytest.approx(np.sum(-np.expm1(-_p(rows, skew) * time)), rel=1e-6, abs=1e-9)
+    assert different == pytest.approx(
+        np.sum(-np.expm1(-_probabilities(rows, skew) * time)), rel=1e-6, abs=1e-9
+    )
 
 
 def test_the_sum_over_two_billion_rows_follows_the_zeta_function() -> None:
@@ -91,13 +95,13 @@ def test_no_cache_beats_the_most_frequent_rows(rows: int, skew: float, fraction:
     zipf, first = BoundedZipf(rows, skew), max(1, int(rows * fraction))
     least_frequent = LeastFrequent(zipf, [first]).hit_rates()[0]
     assert LeastRecent(zipf, [first]).hit_rates()[0] <= least_frequent + 1e-6
-    assert least_frequent == pytest.approx(_p(rows, skew)[:first].sum(), rel=1e-6)
+    assert least_frequent == pytest.approx(_probabilities(rows, skew)[:first].sum(), rel=1e-6)
 
 
 def test_lower_tiers_have_the_rows_that_upper_tiers_leave() -> None:
     placement = LeastFrequent(BoundedZipf(1000, 1.0), [100, 300])
     assert placement.tier_rows == (100, 300, 600)
-    p = _p(1000, 1.0)
+    p = _probabilities(1000, 1.0)
     expected = (p[:100].sum(), p[100:400].sum(), p[400:].sum())
     assert placement.hit_rates() == pytest.approx(expected)
     assert LeastFrequent(BoundedZipf(1000, 1.0), [1000]).tier_rows == (1000, 0)

@@ -88,40 +88,42 @@ class Prepared:
 
 
 @pytest.fixture
-def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Prepared]:
+def guest_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Prepared]:
     monkeypatch.setattr(prepared, "FOLDER", str(tmp_path / "pmemlab-prepared"))
     yield Prepared(tmp_path)
     prepared.stop_servers()
 
 
 def test_a_module_is_imported_once_and_each_run_is_like_the_first(
-    played: Prepared,
+    guest_folder: Prepared,
 ) -> None:
     for words in (["a", "b"], ["c"], []):
-        status, out, err = played.run("tell", *words)
+        status, out, err = guest_folder.run("tell", *words)
         assert (status, err) == (7, "to stderr\n")
-        assert out == f"1 {words} {played.folder} none True\n"
-    assert played.imports() == 1
+        assert out == f"1 {words} {guest_folder.folder} none True\n"
+    assert guest_folder.imports() == 1
 
 
-def test_a_module_reads_standard_input_and_its_streams_end_with_it(played: Prepared) -> None:
-    assert played.run("read") == (0, "TYPED\n", "")
-    assert played.run("read") == (0, "TYPED\n", "")
+def test_a_module_reads_standard_input_and_its_streams_end_with_it(guest_folder: Prepared) -> None:
+    assert guest_folder.run("read") == (0, "TYPED\n", "")
+    assert guest_folder.run("read") == (0, "TYPED\n", "")
 
 
-def test_an_exception_is_printed_and_gives_status_1(played: Prepared) -> None:
+def test_an_exception_is_printed_and_gives_status_1(guest_folder: Prepared) -> None:
     for _ in range(2):
-        status, _, err = played.run("raise")
+        status, _, err = guest_folder.run("raise")
         assert status == 1
         assert err.endswith("RuntimeError: as a module does\n")
 
 
-def test_a_module_that_dies_by_a_signal_ends_its_command_by_that_signal(played: Prepared) -> None:
-    assert played.run("kill")[0] == -signal.SIGKILL
+def test_a_module_that_dies_by_a_signal_ends_its_command_by_that_signal(
+    guest_folder: Prepared,
+) -> None:
+    assert guest_folder.run("kill")[0] == -signal.SIGKILL
 
 
-def test_a_signal_to_the_command_reaches_the_module(played: Prepared) -> None:
-    waiting = played.start("wait")
+def test_a_signal_to_the_command_reaches_the_module(guest_folder: Prepared) -> None:
+    waiting = guest_folder.start("wait")
     assert waiting.stdout is not None
     waiting.stdout.readline()
     waiting.send_signal(signal.SIGABRT)
@@ -130,8 +132,8 @@ def test_a_signal_to_the_command_reaches_the_module(played: Prepared) -> None:
     assert "mine.py" in err  # faulthandler's stack
 
 
-def test_killing_a_command_kills_the_module_s_process(played: Prepared) -> None:
-    waiting = played.start("wait")
+def test_killing_a_command_kills_the_module_s_process(guest_folder: Prepared) -> None:
+    waiting = guest_folder.start("wait")
     assert waiting.stdout is not None
     child = int(waiting.stdout.readline())
     waiting.kill()
@@ -143,21 +145,21 @@ def test_killing_a_command_kills_the_module_s_process(played: Prepared) -> None:
         stream.close()
 
 
-def test_a_different_environment_imports_the_module_again(played: Prepared) -> None:
-    assert "none" in played.run("tell")[1]
-    assert "mine" in played.run("tell", SETTING="mine")[1]
-    assert "none" in played.run("tell")[1]
+def test_a_different_environment_imports_the_module_again(guest_folder: Prepared) -> None:
+    assert "none" in guest_folder.run("tell")[1]
+    assert "mine" in guest_folder.run("tell", SETTING="mine")[1]
+    assert "none" in guest_folder.run("tell")[1]
 
 
 def test_a_module_that_cannot_be_imported_is_an_error_and_others_still_run(
-    played: Prepared,
+    guest_folder: Prepared,
 ) -> None:
-    played.write("import no_such_module", module="broken")
+    guest_folder.write("import no_such_module", module="broken")
     for _ in range(2):
-        status, out, err = played.run("tell", module="broken")
+        status, out, err = guest_folder.run("tell", module="broken")
         assert (status, out) == (1, "")
         assert "No module named 'no_such_module'" in err
-        assert played.run("tell")[0] == 7
+        assert guest_folder.run("tell")[0] == 7
 
 
 # Prints the pid of the server that runs it, and whether the server has imported `mine` and `site`.
@@ -172,33 +174,33 @@ def main():
 
 
 def test_commands_with_the_same_options_share_one_server_process(
-    played: Prepared,
+    guest_folder: Prepared,
 ) -> None:
-    played.write(PARENT, module="other")
-    alone = played.run(module="other")[1]
-    played.run("tell")
+    guest_folder.write(PARENT, module="other")
+    alone = guest_folder.run(module="other")[1]
+    guest_folder.run("tell")
     assert alone.split()[1:] == ["False", "True"]
-    assert played.run(module="other")[1] == alone.replace("False", "True")
+    assert guest_folder.run(module="other")[1] == alone.replace("False", "True")
 
 
 def test_commands_without_packages_have_a_server_that_imported_no_packages(
-    played: Prepared,
+    guest_folder: Prepared,
 ) -> None:
-    played.write(PARENT, module="other")
-    played.run("tell")
-    with_packages = played.run(module="other")[1].split()
-    without = played.run(module="other", options=["-S"])[1].split()
+    guest_folder.write(PARENT, module="other")
+    guest_folder.run("tell")
+    with_packages = guest_folder.run(module="other")[1].split()
+    without = guest_folder.run(module="other", options=["-S"])[1].split()
     assert without[0] != with_packages[0]
     assert (with_packages[1:], without[1:]) == (["True", "True"], ["False", "False"])
 
 
 def test_an_edited_module_is_imported_again_after_the_servers_were_stopped(
-    played: Prepared,
+    guest_folder: Prepared,
 ) -> None:
-    played.run("tell")
-    played.write("def main():\n    print('edited')\n")
+    guest_folder.run("tell")
+    guest_folder.write("def main():\n    print('edited')\n")
     prepared.stop_servers()
-    assert played.run("tell")[1] == "edited\n"
+    assert guest_folder.run("tell")[1] == "edited\n"
 
 
 PYTHON = "/venv/bin/python"

@@ -326,12 +326,12 @@ def test_memkind_is_called_once_on_each_node_with_cpus(monkeypatch: pytest.Monke
 
 
 @pytest.fixture
-def _full(monkeypatch: pytest.MonkeyPatch) -> None:
+def _full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     monkeypatch.setattr(os, "posix_fallocate", mock.Mock(side_effect=full))
 
 
-@pytest.mark.usefixtures("_full")
+@pytest.mark.usefixtures("_full_disk")
 @pytest.mark.parametrize("fact", [pmem_facts.map_sync, pmem_facts.page_regions])
 def test_in_a_full_folder_a_file_of_the_user_is_read_and_not_changed(
     tmp_path: Path, fact: Callable[[str], object]
@@ -350,7 +350,7 @@ def test_in_a_full_folder_a_file_of_the_user_is_read_and_not_changed(
     assert (rows.read_bytes(), rows.stat().st_mtime_ns) == before
 
 
-@pytest.mark.usefixtures("_full")
+@pytest.mark.usefixtures("_full_disk")
 def test_a_full_folder_without_files_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="is full, and has no file that could be mapped"):
         pmem_facts.map_sync(str(tmp_path))

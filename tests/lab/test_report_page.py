@@ -64,7 +64,7 @@ def section(page: str, anchor: str) -> str:
     return found[1]
 
 
-class Letters(HTMLParser):
+class PageText(HTMLParser):
     """The text of a page, without its tags."""
 
     def __init__(self, page: str) -> None:
@@ -81,7 +81,7 @@ class Letters(HTMLParser):
 
 
 def words(html: str) -> str:
-    return Letters(html).text
+    return PageText(html).text
 
 
 def test_every_section_is_shown_if_results_have_its_data(whole_page: str) -> None:

@@ -15,7 +15,7 @@ from pmemlab.machines.guest.machine import open_guest_machine
 from pmemlab.machines.guest.requirements import qemu_version, unmet_requirements
 from pmemlab.topology import Requirements, load_topology
 
-_PICKY = replace(played_qemu.TRUE_HERE, requires=Requirements(qemu="8.2", kernel="6.5"))
+_DEMANDING = replace(played_qemu.TRUE_HERE, requires=Requirements(qemu="8.2", kernel="6.5"))
 
 
 def _qemu(folder: Path, says: str, status: int = 0) -> str:
@@ -27,12 +27,15 @@ def _qemu(folder: Path, says: str, status: int = 0) -> str:
 def test_new_enough_versions_meet_the_requirements(
     tmp_path: Path, version: str, release: str
 ) -> None:
-    assert unmet_requirements(_PICKY, _qemu(tmp_path, f"emulator version {version}"), release) == []
+    assert (
+        unmet_requirements(_DEMANDING, _qemu(tmp_path, f"emulator version {version}"), release)
+        == []
+    )
 
 
 @pytest.mark.parametrize("version", ["7.2.22", "8.1.9"])
 def test_a_qemu_that_is_too_old_is_named_with_what_to_do(tmp_path: Path, version: str) -> None:
-    missing = unmet_requirements(_PICKY, _qemu(tmp_path, f"emulator version {version}"), "6.12")
+    missing = unmet_requirements(_DEMANDING, _qemu(tmp_path, f"emulator version {version}"), "6.12")
     assert [f"machine played wants QEMU 8.2 or later; the one here is {version}"] == [
         error.what for error in missing
     ]
@@ -42,7 +45,7 @@ def test_a_qemu_that_is_too_old_is_named_with_what_to_do(tmp_path: Path, version
 
 @pytest.mark.parametrize("release", ["6.4.99", "6.1.0-56-amd64", "5.15.0-1-generic"])
 def test_a_kernel_that_is_too_old_is_named_with_what_to_do(tmp_path: Path, release: str) -> None:
-    missing = unmet_requirements(_PICKY, _qemu(tmp_path, "emulator version 9.0"), release)
+    missing = unmet_requirements(_DEMANDING, _qemu(tmp_path, "emulator version 9.0"), release)
     assert [f"machine played wants a kernel 6.5 or later; the one here is {release}"] == [
         error.what for error in missing
     ]
@@ -66,10 +69,10 @@ def test_a_guest_whose_requirements_are_unmet_is_not_started(
 ) -> None:
     played_qemu.play(monkeypatch, tmp_path, "#!/bin/sh\ntest $1 = --version && echo version 7.2\n")
     with pytest.raises(MissingRequirementError, match=r"QEMU 8\.2 or later; the one here is 7\.2"):
-        open_guest_machine(_PICKY)
+        open_guest_machine(_DEMANDING)
 
 
-def play_computer(monkeypatch: pytest.MonkeyPatch, qemu: str) -> None:
+def fake_computer(monkeypatch: pytest.MonkeyPatch, qemu: str) -> None:
     """Emulates a computer with every requirement of guests, this QEMU and a recent kernel."""
     for check in ("find_setpriv", "find_busybox"):
         monkeypatch.setattr(f"pmemlab.machines.guest.machine.{check}", lambda: "there")
@@ -83,7 +86,7 @@ def play_computer(monkeypatch: pytest.MonkeyPatch, qemu: str) -> None:
 def test_a_machine_that_is_too_new_for_this_computer_s_guests_runs_as_a_process(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    play_computer(monkeypatch, _qemu(tmp_path, "version 7.2"))
+    fake_computer(monkeypatch, _qemu(tmp_path, "version 7.2"))
     choice = MachineChooser("auto", tmp_path).choose(load_topology("cxl-ram"))
     assert choice.kind == "process"
     assert "no guest: machine cxl-ram wants QEMU 10.0 or later" in choice.why
@@ -92,5 +95,5 @@ def test_a_machine_that_is_too_new_for_this_computer_s_guests_runs_as_a_process(
 def test_a_machine_that_requires_a_newer_qemu_is_a_guest_if_it_is_installed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    play_computer(monkeypatch, _qemu(tmp_path, "version 10.0.2"))
+    fake_computer(monkeypatch, _qemu(tmp_path, "version 10.0.2"))
     assert MachineChooser("auto", tmp_path).choose(load_topology("cxl-pmem")).kind == "guest"

@@ -77,7 +77,7 @@ def test_a_failed_save_is_a_failure_of_the_workload() -> None:
         parse_document(outcome_of(unknown, "DRAM_SSDHASH").result)
 
 
-KEPT = Scenario(
+WITH_POWER_CUTS = Scenario(
     path=Path("nvme-power-cuts.yaml"),
     name="nvme-power-cuts",
     summary="",
@@ -90,9 +90,9 @@ KEPT = Scenario(
 
 
 def test_tables_resume_bit_for_bit_after_power_cuts() -> None:
-    outcome = outcome_of(KEPT, "DRAM")
+    outcome = outcome_of(WITH_POWER_CUTS, "DRAM")
     document = parse_document(outcome.result)
-    judge(KEPT, "DRAM", document, outcome.power_cuts)
+    judge(WITH_POWER_CUTS, "DRAM", document, outcome.power_cuts)
     first, *others = outcome.power_cuts
     assert (first.resumed, first.kept_step >= 3) == (None, True)
     assert [later.resumed is not None for later in others] == [True, True]
@@ -103,7 +103,7 @@ def test_tables_resume_bit_for_bit_after_power_cuts() -> None:
 ONE_CUT = load_scenario(SCENARIOS / "fsdax-power-cuts-wdl.yaml")
 assert ONE_CUT.power_cuts is not None
 # With 150 steps, enough are left after the latest second cut for rows to fill DRAM again.
-MODEL_KEPT = replace(
+MODEL_WITH_POWER_CUTS = replace(
     ONE_CUT,
     workload=Workload("wdl", {**ONE_CUT.workload.arguments, "steps": 150}),
     power_cuts=replace(ONE_CUT.power_cuts, count=2),
@@ -112,9 +112,9 @@ MODEL_KEPT = replace(
 
 @pytest.mark.long
 def test_a_model_resumes_bit_for_bit_after_power_cuts_at_random_moments() -> None:
-    outcome = outcome_of(MODEL_KEPT, "DRAM_PMEM")
+    outcome = outcome_of(MODEL_WITH_POWER_CUTS, "DRAM_PMEM")
     document = parse_document(outcome.result)
-    judge(MODEL_KEPT, "DRAM_PMEM", document, outcome.power_cuts)
+    judge(MODEL_WITH_POWER_CUTS, "DRAM_PMEM", document, outcome.power_cuts)
     first, second = outcome.power_cuts
     assert first.kept_step >= 4
     assert second.resumed is not None
@@ -122,7 +122,7 @@ def test_a_model_resumes_bit_for_bit_after_power_cuts_at_random_moments() -> Non
     assert document["run"]["first_step"] >= second.kept_step > second.resumed.step
 
 
-class Counting:
+class KeepingMachine:
     """A fake machine, whose command keeps 60 steps, or fewer if its power is cut."""
 
     powered = True
@@ -157,7 +157,7 @@ def cuts_made(cuts: PowerCuts, monkeypatch: pytest.MonkeyPatch) -> tuple[list[fl
     monkeypatch.setattr(threading, "Timer", Timer)
     steps = []
     for number in range(cuts.count):
-        machine: Any = Counting()
+        machine: Any = KeepingMachine()
         cut = run_until_cut(machine, ["true"], {}, 60.0, cuts, number)
         assert isinstance(cut, PowerCut)
         steps.append(cut.kept_step)
@@ -182,10 +182,10 @@ time.sleep(600)
 
 def test_a_checkpoint_that_a_command_lost_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "cut_command", lambda *_: [sys.executable, "-c", FORGETFUL])
-    outcome = outcome_of(KEPT, "DRAM")
+    outcome = outcome_of(WITH_POWER_CUTS, "DRAM")
     document = parse_document(outcome.result)
     with pytest.raises(ExpectationError, match="went on from step 0, though it had kept step 7"):
-        judge(KEPT, "DRAM", document, outcome.power_cuts)
+        judge(WITH_POWER_CUTS, "DRAM", document, outcome.power_cuts)
 
 
 def test_power_cuts_may_come_at_moments_drawn_by_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +198,7 @@ def test_power_cuts_may_come_at_moments_drawn_by_a_seed(monkeypatch: pytest.Monk
 
 def test_a_command_that_ends_before_its_power_cut_fails() -> None:
     never = PowerCuts(2, "ssd", after_line="no such line")
-    scenario = replace(KEPT, power_cuts=never)
+    scenario = replace(WITH_POWER_CUTS, power_cuts=never)
     outcome = outcome_of(scenario, "DRAM")
     assert outcome.power_cuts == ()
     with pytest.raises(ExpectationError, match="ended before power cut 1 of 2"):
@@ -212,7 +212,7 @@ def test_the_death_of_a_machine_does_not_count_as_a_power_cut(
         raise MachineDiedError("the machine is gone")
 
     monkeypatch.setattr(runner, "cut_command", lambda *_: [sys.executable, "-c", FORGETFUL])
-    with open_machine(KEPT.topology, "process") as machine:
+    with open_machine(WITH_POWER_CUTS.topology, "process") as machine:
         monkeypatch.setattr(ProcessMachine, "run", dies)
         with pytest.raises(MachineDiedError, match="the machine is gone"):
             run_until_cut(machine, ["true"], {}, 1.0, PowerCuts(1, "ssd", "saved"), 0)

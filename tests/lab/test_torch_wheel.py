@@ -12,7 +12,7 @@ CLONE = Path(__file__).parents[2]
 TORCH_WHEEL = CLONE / "lab/tools/torch_wheel.py"
 
 
-def _get(
+def _run_torch_wheel(
     folder: Path,
     pip: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -31,7 +31,7 @@ def _get(
 def test_the_cpu_build_of_the_pinned_version_is_installed_without_dependencies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = _get(tmp_path, "print(sys.argv[1:])", monkeypatch)
+    done = _run_torch_wheel(tmp_path, "print(sys.argv[1:])", monkeypatch)
     assert done.stdout == "['install', '-q', '--no-deps', 'torch==2.13.0+cpu']\n"
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -44,7 +44,7 @@ def test_if_no_index_has_the_cpu_build_the_user_is_told_how_to_get_it(
         # if pip is configured with a constraint on torch
         "Cannot install torch==2.13.0+cpu because these package versions have conflicting ones.",
     ):
-        done = _get(tmp_path, f"sys.exit('ERROR: {says}')", monkeypatch)
+        done = _run_torch_wheel(tmp_path, f"sys.exit('ERROR: {says}')", monkeypatch)
         assert done.returncode == 0  # what follows takes the plain build
         assert "2.5 GB of CUDA libraries" in done.stderr
         assert "pip config set global.extra-index-url" in done.stderr
@@ -53,14 +53,14 @@ def test_if_no_index_has_the_cpu_build_the_user_is_told_how_to_get_it(
 def test_another_failure_of_pip_is_passed_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = _get(tmp_path, "sys.exit('ERROR: No space left on device')", monkeypatch)
+    done = _run_torch_wheel(tmp_path, "sys.exit('ERROR: No space left on device')", monkeypatch)
     assert (done.returncode, done.stderr) == (1, "ERROR: No space left on device\n")
 
 
 def test_the_clone_s_constraints_pin_a_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = _get(
+    done = _run_torch_wheel(
         tmp_path,
         "print(sys.argv[-1])",
         monkeypatch,
@@ -73,6 +73,6 @@ def test_constraints_without_a_plain_pinned_version_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for text in ["", "torch>=2\n", "torch==2.13.0+cpu\n"]:
-        done = _get(tmp_path, "", monkeypatch, constraints=text)
+        done = _run_torch_wheel(tmp_path, "", monkeypatch, constraints=text)
         assert done.returncode != 0
         assert "constraints.txt: must have a line torch==VERSION" in done.stderr
