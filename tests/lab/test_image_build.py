@@ -1,4 +1,4 @@
-"""The image's stages, which Docker's classic builder builds in parallel."""
+"""The image's stages, which the lab builds in parallel if Docker has only its classic builder."""
 
 from __future__ import annotations
 

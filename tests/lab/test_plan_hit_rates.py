@@ -65,7 +65,7 @@ def test_the_sum_over_two_billion_rows_follows_the_zeta_function() -> None:
     rows = 2_000_000_000
     harmonic = 1 / BoundedZipf(rows, 2.0).hottest_share
     assert harmonic == pytest.approx(np.pi**2 / 6 - 1 / rows, rel=1e-9)
-    # With skew 1, the sum is ln n + Euler's constant + 1 / 2n.
+    # With skew 1, it is ln n + Euler's constant. The next term, 1 / 2n, is within the tolerance.
     harmonic = 1 / BoundedZipf(rows, 1.0).hottest_share
     assert harmonic == pytest.approx(np.log(rows) + np.euler_gamma, rel=1e-9)
 
