@@ -183,7 +183,7 @@ def test_a_full_disk_is_a_one_line_error(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize("closed", [{0}, {1}, {2}, {1, 2}, {0, 1, 2}])
-def test_output_for_a_closed_descriptor_is_dropped(closed: set[int], tmp_path: Path) -> None:
+def test_output_for_a_closed_descriptor_is_discarded(closed: set[int], tmp_path: Path) -> None:
     script = "cat; echo out; echo err >&2; exit 5"
     process = _exec(tmp_path, [], script, closed=closed)
     out, err = process.communicate(timeout=LIMIT_S)

@@ -314,7 +314,9 @@ def test_a_child_that_dies_while_it_calls_memkind_is_reported(
     assert told == "the process that asked memkind died"
 
 
-def test_memkind_is_called_once_on_each_node_with_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memkind_is_called_from_the_cpus_of_each_node_in_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(pmem_facts, "_memkind_nodes", lambda: sorted(os.sched_getaffinity(0)))
     facts = read_facts(None, memkind=True)
     nodes = find_fact(facts, "nodes_with_cpus")

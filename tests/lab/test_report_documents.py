@@ -168,7 +168,7 @@ def test_a_file_that_is_not_json_is_named_with_the_line(tmp_path: Path) -> None:
         read_folder(tmp_path)
 
 
-def test_an_empty_document_is_left_out_and_reported(tmp_path: Path) -> None:
+def test_a_document_left_empty_by_a_full_disk_is_left_out_and_reported(tmp_path: Path) -> None:
     write_results(tmp_path)
     (tmp_path / "other.json").touch()
     read = read_folder(tmp_path)

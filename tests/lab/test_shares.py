@@ -108,7 +108,7 @@ def test_root_s_home_exists_and_is_empty() -> None:
     assert not [name for name in entries if name.startswith("skeleton/root/")]
 
 
-def test_a_read_only_share_has_unchanged_modes() -> None:
+def test_a_read_only_share_shows_modes_unchanged() -> None:
     assert Share("share0", Path("/usr")).qemu_options() == "security_model=none,readonly=on"
 
 
