@@ -27,6 +27,7 @@ PLAIN = Topology("plain", "this computer", {"kernel": os.uname().release})
 def machine(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[OwnMachine]:
+    """A running machine of each kind."""
     if request.param == "process":
         with open_process_machine(PLAIN) as process:
             yield process

@@ -32,6 +32,7 @@ def measured(
     repeats: int = 1,
     background: bool = False,
 ) -> list[ArmResult]:
+    """Returns the results of arms that save a uniform checkpoint in each format."""
     medium = parse_medium(f"disk={folder}:{kind}")
     return measure_arms(
         "model",

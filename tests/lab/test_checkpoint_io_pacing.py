@@ -47,6 +47,7 @@ def slow_medium(folder: Path, *, page_cache: bool) -> Medium:
 
 
 def measured(medium: Medium, name: str, *, background: bool = False) -> ArmResult:
+    """Returns the result of one arm, which saves a uniform checkpoint to the medium."""
     make_format(name, medium.path)
     (arm,) = measure_arms(
         "model",
@@ -60,6 +61,7 @@ def measured(medium: Medium, name: str, *, background: bool = False) -> ArmResul
 
 
 def least_seconds(arm: ArmResult, times: int = 1) -> float:
+    """Returns the shortest time in which the slow device moves the file `times` times."""
     return times * arm.file_bytes / (SLOW_MB_PER_S * 1e6)
 
 

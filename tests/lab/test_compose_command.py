@@ -139,6 +139,7 @@ def test_outside_of_a_clone_the_error_says_so(tmp_path: Path) -> None:
 
 
 def _make_clone(root: Path) -> Clone:
+    """Returns a clone with the folders and files that an image's digest covers."""
     for name in (
         *("engine/bench", "engine/core", "engine/embstore", "engine/pacing"),
         *("lab/benchmarks", "lab/pmemlab", "lab/powercut", "docker/extra-ca"),

@@ -30,6 +30,7 @@ Document = dict[str, Any]
 
 
 def memory() -> Document:
+    """Returns the document of a valid file of a memory."""
     return {
         "name": "mine",
         "title": "A memory of one's own",
@@ -58,6 +59,8 @@ def memory() -> Document:
 
 
 def disk() -> Document:
+    """Returns the document of a valid file of a disk."""
+
     def curve(operation: str, pattern: str, size: int, in_flight: int, value: float) -> Document:
         return {
             "operation": operation,
@@ -150,6 +153,7 @@ LOADED_POINT = ("loaded_latency", 0, "points", 0)
 
 
 def loaded() -> Document:
+    """Returns the document of a valid file that has latency under load."""
     document = memory()
     document["loaded_latency"] = [
         {
@@ -165,6 +169,7 @@ def loaded() -> Document:
 
 
 def composition() -> Document:
+    """Returns the document of a valid file of memory mode."""
     return {
         **yaml.safe_load((_FOLDER / "optane-100-x6-memory-mode.yaml").read_text()),
         "name": "mine",

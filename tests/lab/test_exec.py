@@ -61,6 +61,8 @@ def _exec(
     stdout: int | BinaryIO = subprocess.PIPE,
     closed: Collection[int] = (),
 ) -> subprocess.Popen[bytes]:
+    """Starts `pmemlab machine exec` with a shell script. closed: descriptors that it lacks."""
+
     def prepare() -> None:
         # Ctrl-C must work even if the parent of the tests ignores SIGINT.
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -22,6 +22,7 @@ OF_EACH_MACHINE = pytest.mark.parametrize("name", TOPOLOGIES)
 
 
 def _leaves(value: object, name: str = "") -> Iterator[str]:
+    """Yields the dotted names of all facts that are not mappings or lists of mappings."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from _leaves(item, f"{name}.{key}".lstrip("."))

@@ -29,11 +29,13 @@ DISK = ("--size", "80M", "--seconds", "0.002")
 
 
 def measured(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Measures, and returns the output."""
     assert main(["model", "measure", *arguments]) == 0
     return capsys.readouterr().out
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Returns the error of a measurement that is refused."""
     assert main(["model", "measure", *arguments]) == 2
     return " ".join(capsys.readouterr().err.split())
 
@@ -191,6 +193,7 @@ def test_a_full_disk_keeps_the_file_that_was_to_be_overwritten(
 
 
 def nodes(folder: Path, *described: tuple[str, str, str, int]) -> None:
+    """Writes NUMA nodes, as sysfs shows them: (name, CPUs, distances, megabytes) of each."""
     for name, cpus, distance, megabytes in described:
         (folder / name).mkdir()
         (folder / name / "cpulist").write_text(f"{cpus}\n")

@@ -62,6 +62,7 @@ ROW = bytes(range(64))
 
 
 def table(**tier: Any) -> dict[str, Any]:
+    """Returns a document's entry for a table with one good tier, changed by `tier`."""
     good = {
         **{"name": "PMEM_LIBPMEM", "rows": 1, "bytes": 64, "is_pmem": False},
         **{"file": "/dev/shm/table", "nodes": {"0": 1}, "devices": {"0:22": 4096}},
@@ -96,6 +97,7 @@ def run(folder: Path, wanted: Scenario) -> ScenarioSession:
 
 
 def run_liar(folder: Path, lie: dict[str, Any], expect: str = ON_PMEM) -> ScenarioSession:
+    """Runs and judges the scenario of the program LIAR, which reads its lie from a file."""
     (folder / "liar.py").write_text(LIAR)
     (folder / "lie.json").write_text(json.dumps(lie))
     more = "\n".join(

@@ -31,6 +31,7 @@ def accesses(
     training: bool = True,
     by: type[LeastFrequent | LeastRecent] = LeastFrequent,
 ) -> StepAccesses:
+    """Returns a step of a table whose upper tiers have these numbers of rows."""
     [placed] = placements([kind], named_devices(DEVICES), asked_for=True)
     return step_accesses(
         placed,

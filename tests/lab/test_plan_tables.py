@@ -47,6 +47,7 @@ def by_kind(plans: Plans) -> dict[tuple[str, tuple[str, ...]], Plan]:
 
 
 def zipf_ids(rows: int, skew: float, count: int) -> NDArray[np.int64]:
+    """Returns ids drawn by a Zipf distribution over `rows` scattered keys."""
     p = BoundedZipf(rows, skew).probabilities(1, rows)
     return np.random.default_rng(1).choice(rows, count, p=p / p.sum()) * 7919 - 5
 

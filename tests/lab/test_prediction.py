@@ -59,6 +59,7 @@ def train(variable: es.EmbeddingVariable, steps: int = 10) -> None:
 def recorded(
     variable: es.EmbeddingVariable, placements: Sequence[Sequence[Slow | None]]
 ) -> tuple[np.ndarray, list[es.Caches], RanIn]:
+    """Trains a table while its accesses are recorded. Returns phases, caches, and the run."""
     caches = caches_before(placements)
     with es.record_accesses(variable, caches=caches) as recording:
         began = time.perf_counter()

@@ -29,6 +29,8 @@ STEPS = 10
 
 
 class Recorded(NamedTuple):
+    """A recorded run, with the bytes of rows that it moved and the rows that it trained."""
+
     phases: np.ndarray
     ran: RanIn
     moved_bytes: int
@@ -41,6 +43,7 @@ class Recorded(NamedTuple):
 
 
 def gpu(folder: Path, bus_gb_per_s: float = 32, launch_us: float = 0.000001) -> GpuDevice:
+    """Returns an A100 with another bus and launch time, loaded from a file in the folder."""
     whole = (Path(device_model.__file__).parent / "a100-80.yaml").read_text(encoding="utf-8")
     own = folder / f"gpu-{bus_gb_per_s}-{launch_us}.yaml"
     own.write_text(
@@ -55,6 +58,7 @@ def gpu(folder: Path, bus_gb_per_s: float = 32, launch_us: float = 0.000001) -> 
 
 
 def recorded(kind: es.StorageType, first_tier_rows: int) -> Recorded:
+    """Trains a table with DRAM in place of HBM, and returns the recording."""
     storage = es.StorageOption(kind, None, [first_tier_rows * ROW_BYTES])
     random = np.random.default_rng(1)
     batches = [np.minimum(random.zipf(1.3, IDS), 20_000) for _ in range(STEPS)]

@@ -74,6 +74,7 @@ def on_host(name: str, *tiers: Mapping[str, Any], **changed: Any) -> MetricKind:
 
 
 def on_its_device(tier: Mapping[str, Any], name: str, mount: str) -> dict[str, Any]:
+    """Returns the tier with its file on the device of a lab machine's mount."""
     return {**tier, "devices": {recorded_facts(name)[mount]["device_number"]: 4096}}
 
 

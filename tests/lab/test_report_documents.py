@@ -25,6 +25,7 @@ def changed(document: Mapping[str, Any], items: str, **fields: Any) -> dict[str,
 
 
 def refused(folder: Path, document: object) -> str:
+    """Returns the error for a folder with this document."""
     (folder / "some.json").write_text(json.dumps(document))
     with pytest.raises(ResultsError) as caught:
         read_folder(folder)

@@ -95,6 +95,7 @@ expect:
 
 
 def load_with_disk(folder: Path, text: str) -> Scenario:
+    """Loads the text for a machine that also has a disk."""
     with_disk = TOPOLOGY + "ssd: {path: /mnt/ssd}\n"
     (folder / "lab-nvme.yaml").write_text(with_disk.replace("lab-fsdax", "lab-nvme"))
     return load(folder, text.replace("lab-fsdax.yaml", "lab-nvme.yaml"))

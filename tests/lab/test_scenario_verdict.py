@@ -72,6 +72,7 @@ def run(storage_type: str) -> dict[str, Any]:
 
 
 def table(**changed: Any) -> dict[str, Any]:
+    """Returns a document's entry for a table with one good tier, changed by `changed`."""
     tier = {
         "name": "PMEM_LIBPMEM",
         "rows": 3,
@@ -303,6 +304,7 @@ TWO_TIERS = Scenario(
 
 
 def two_tiers(first_rows: int = 8, lower_rows: int = 3, **stats: Any) -> dict[str, Any]:
+    """Returns a document's entry for a good table on DRAM_SSDHASH."""
     first = {"name": "DRAM", "rows": first_rows, "capacity_rows": 8}
     lower = {"name": "SSDHASH", "rows": lower_rows, "capacity_rows": None}
     evidence: dict[str, Any] = {"nodes": {}, "file": None, "devices": {}, "is_pmem": None}
@@ -324,6 +326,7 @@ def verdict_on_two_tiers(
     facts_after: dict[str, Any] = FACTS_AFTER,
     **changed: Any,
 ) -> str | None:
+    """Returns the complaint about a run of TWO_TIERS with these tables, or None."""
     good = {
         "tables": list(tables),
         "cold": {"rows": 5, "wrong": 0},

@@ -49,6 +49,7 @@ def spawn(request: pytest.FixtureRequest, machine: GuestMachine, tmp_path: Path)
 
 
 def _until(output: Iterator[tuple[int, bytes]], wanted: bytes) -> bytes:
+    """Reads output until it contains the wanted bytes, and returns it."""
     seen = b""
     for _, data in output:
         seen += data
