@@ -120,7 +120,7 @@ def test_a_medium_that_is_not_paced_waits_for_nothing(tmp_path: Path) -> None:
     assert arm.device is None
 
 
-# --- Which bandwidth
+# --- Bandwidths of devices
 
 
 def test_a_disk_has_its_published_sequential_bandwidth() -> None:
@@ -168,7 +168,7 @@ def test_the_yardstick_of_a_device_is_its_published_bandwidth(memory: Path) -> N
     assert yardstick.read_bytes_per_s == pytest.approx(560e6)
 
 
-# --- The command, and what it shows
+# --- The command and its tables
 
 
 def test_each_arm_names_the_kind_of_its_rates_and_its_device(

@@ -98,7 +98,7 @@ class Engine:
 def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     engine = Engine()
 
-    def played(value: object) -> Callable[..., Any]:
+    def returning(value: object) -> Callable[..., Any]:
         return lambda *_, **__: value
 
     for name, value in {
@@ -110,7 +110,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
         "Compose": engine,
         "read_proof": Proof("dram", "tcg", {"nodes": [0]}, {"nodes": [0]}),
     }.items():
-        monkeypatch.setattr(lab, name, played(value))
+        monkeypatch.setattr(lab, name, returning(value))
     monkeypatch.setattr(lab, "find_machines", lambda *_: {each.name: each for each in engine.made})
     monkeypatch.setattr(lab, "is_proved", lambda container: container.is_up)
     return engine
