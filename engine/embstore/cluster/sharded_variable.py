@@ -23,8 +23,8 @@ __all__ = ["make_sharded_variable"]
 
 
 def make_sharded_variable(wanted: Wanted, shards: int) -> EmbeddingVariable:
-    """As `embstore.get_embedding_variable` with `shards`; in a worker of a job, the variable of
-    that name that all workers share.
+    """Makes the variable for `embstore.get_embedding_variable(shards=)`. In a worker of a job,
+    returns the variable of that name that all workers share.
     """
     count = checks.integer("shards", shards, at_least=1, at_most=MAX_PARTITIONS)
     ray_cluster.library()
@@ -37,7 +37,7 @@ def make_sharded_variable(wanted: Wanted, shards: int) -> EmbeddingVariable:
                 "keep_files: a job's rows come back from its checkpoints, and it would begin by "
                 "those that are kept where there is none; leave it out"
             )
-        # What pools have is left to a restore, which one of the workers carries out.
+        # Rows in persisted pools stay: one of the workers restores them, for all.
         variable = make_variable(
             replace(wanted, restores=True),
             count,
@@ -68,13 +68,13 @@ def make_sharded_variable(wanted: Wanted, shards: int) -> EmbeddingVariable:
 
 _links = ServerLinks()
 _choosing = threading.Lock()
-_of_program: tuple[object, Servers] | None = None  # guarded by it
+_of_program: tuple[object, Servers] | None = None  # guarded by _choosing
 
 
 def _servers_of_program() -> Servers:
-    """Those that hold the tables of this program where it isn't a worker of a job.
+    """Returns the servers that hold this program's tables if it isn't a worker of a job.
 
-    Servers of another Ray cluster, that the program was at before, are nobody's any more.
+    The servers of a Ray cluster that the program used before are dropped: nothing needs them.
     """
     global _of_program
     context = ray_cluster.join_or_start().get_runtime_context()

@@ -1,4 +1,4 @@
-"""What the workers of a job agree on: their variables' shards, and which checkpoints are whole."""
+"""The state that a job's workers share: their variables' shards, and the whole checkpoints."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FREED_WITHIN_S = 30.0
 
 @dataclasses.dataclass
 class _SharedShard:
-    """users: ranks of the workers that have it open."""
+    """A shard that workers share. users: ranks of the workers that have it open."""
 
     spec: ShardSpec
     shard: OpenShard
@@ -41,10 +41,10 @@ class _SharedShard:
 
 @dataclasses.dataclass
 class _SharedVariable:
-    """One that was made, until all that made it have closed it: shards are closed together, so that
-    a worker that has come to some of them finds the others.
+    """A variable that workers share, until all that made it have closed it. Its shards are closed
+    together, so that a worker that has opened some of them finds the others.
 
-    shards: those that are open, by name. left: ranks that have closed one.
+    shards: the open ones, by name. left: ranks of the workers that have closed a shard.
     """
 
     placing: Placing
@@ -57,10 +57,11 @@ class _SharedVariable:
 
 
 class JobActor:
-    """One generation of workers follows another: each begins with new servers and empty shards.
+    """The process that keeps a job's state. Workers come in generations: each starts with new
+    servers and empty shards.
 
-    Whoever belongs to an older one is refused, so what it still does reaches nothing that counts.
-    Methods answer with an `Answer`; any number of threads may call them.
+    Calls from an earlier generation are refused, so that they can't change anything. Methods answer
+    with an `Answer`; any number of threads may call them.
     """
 
     def __init__(
@@ -70,17 +71,17 @@ class JobActor:
         self._checkpoints = checkpoints
         self._silence_s = silence_s
         self._begun_at = time.monotonic()
-        self._beats: dict[tuple[int, int], float] = {}  # when, by generation and rank; no lock
+        self._beats: dict[tuple[int, int], float] = {}  # times by generation and rank; no lock
         self._servers = Servers(rules, silence_s)
-        # Held while shards are made and closed, and told of both; taken before _changed.
+        # Held while shards are made and closed, and notified of both; taken before _changed.
         self._opening = threading.Condition()
         self._changed = threading.Condition()
-        # Guarded by it:
+        # Guarded by _changed:
         self._generation = 0
         self._joined: set[int] = set()
         self._news: dict[int, Any] = {}
         self._arrived: dict[int, dict[int, Any]] = {}  # by meeting and rank, what each brought
-        self._keeping: set[int] = set()  # ranks that are at a checkpoint
+        self._keeping: set[int] = set()  # ranks that save or restore a checkpoint
         self._returned: set[int] = set()
         # Guarded by _opening:
         self._variables: dict[str, _SharedVariable] = {}
@@ -96,11 +97,11 @@ class JobActor:
         except EmbStoreError as error:
             return Answer(error=error)
 
-    # --- By workers
+    # --- Called by workers
 
     def join(self, rank: int) -> int:
-        """The generation that the worker belongs to. One that comes again begins a new one: it was
-        started anew, and so are the others.
+        """Returns the generation that the worker belongs to. A rank that joins a second time starts
+        a new generation: the worker was restarted, so the others are too.
         """
         if not 0 <= rank < self._rules.workers:
             raise InvalidArgumentError(
@@ -116,24 +117,24 @@ class JobActor:
                 return self._generation
 
     def tell(self, generation: int, rank: int, news: Any) -> None:
-        """What `news` has from now on of the worker."""
+        """Replaces the value that `news` returns for this worker."""
         with self._changed:
             self._check(generation)
             self._news[rank] = news
 
     def news(self) -> dict[int, Any]:
-        """What workers have told since this was asked before, the last of each, by rank."""
+        """Returns by rank the last value that each worker told since the previous call."""
         with self._changed:
             news, self._news = self._news, {}
             return news
 
     def beat(self, generation: int, rank: int) -> None:
-        """The worker lives. Waits for nothing."""
+        """Records a sign of life of the worker, without waiting for a lock."""
         self._beats[generation, rank] = time.monotonic()
 
     def keep(self, generation: int, rank: int, is_keeping: bool) -> None:
-        """The worker makes a checkpoint, or restores one, which takes as long as it takes: as long
-        as it gives signs of life the others' patience doesn't begin.
+        """Records that the worker starts, or ends, saving or restoring a checkpoint. As long as it
+        gives signs of life meanwhile, the others wait for it beyond patience_s.
         """
         with self._changed:
             self._check(generation)
@@ -148,11 +149,11 @@ class JobActor:
         tiers: Sequence[Tier],
         spec: ShardSpec,
     ) -> OpenShard:
-        """Of the variable `name`; made where no worker has asked for it yet. InvalidArgumentError
-        where this one has it open.
+        """Returns the worker's access to a shard of the variable `name`; the first worker that asks
+        makes the shard. Raises InvalidArgumentError if this worker has it open already.
 
-        What a worker makes for the nth time is what the others make for the nth time: it waits
-        until all of them have made and closed what came before.
+        The nth variable of that name is the same for all workers: a worker that makes it again
+        waits until all have made and closed the previous one.
         """
         with self._opening:
             self._wait_until_closed(generation, rank, name)
@@ -179,7 +180,8 @@ class JobActor:
                     "options and shards"
                 )
             if rank in shared.users:
-                # It would number its pushes anew, and the server would take them for resent ones.
+                # Its push numbers would start again at 1, and the server would take the pushes for
+                # resent ones.
                 raise InvalidArgumentError(
                     f"{name}: worker {rank} has it already; close it first (or make it in a `with` "
                     "block, which closes it)"
@@ -213,10 +215,10 @@ class JobActor:
                 )
 
     def leave(self, generation: int, rank: int, name: str, shard: str) -> None:
-        """Closes the variable when all that share its shards have left them.
+        """Closes the variable when all workers that share its shards have left them.
 
-        Where updates are asynchronous, a slow worker may make it when the others have trained it
-        and left: it stays open for all workers, at most until the job ends.
+        With asynchronous updates, a slow worker may make the variable after the others have trained
+        it and left. So it stays open until all workers have left it, or the job ends.
         """
         with self._opening:
             self._check(generation)
@@ -232,7 +234,7 @@ class JobActor:
             try:
                 self._close(variable, last=shard)
             except BaseException:
-                users.add(rank)  # it may be closed again
+                users.add(rank)  # leave may be called again
                 raise
             del self._variables[name]
             self._closings[name].update(variable.left)
@@ -250,7 +252,7 @@ class JobActor:
             variable.placing.leave(shard)
 
     def meet(self, generation: int, rank: int, meeting: int, brought: Any) -> list[Any]:
-        """What every worker brought, in their order; returns when all are there."""
+        """Waits for all workers, and returns what they brought, in the order of their ranks."""
         waited_since = time.monotonic()
         with self._changed:
             self._check(generation)
@@ -275,12 +277,12 @@ class JobActor:
                         f"{self._rules.patience_s:g} s"
                     )
                 self._check(generation)
-            # All have come here, so all have left the one before.
+            # All workers have come to this meeting, so all have left the previous one.
             self._arrived.pop(meeting - 1, None)
             return [arrived[each] for each in range(self._rules.workers)]
 
     def publish_checkpoint(self, generation: int, written: str, step: int) -> None:
-        """Names what lies in the folder `written`."""
+        """Publishes the folder `written` as the checkpoint of that step."""
         with self._changed:  # no generation begins meanwhile
             self._check(generation)
             if self._checkpoints is None:
@@ -289,11 +291,11 @@ class JobActor:
                 )
             self._checkpoints.publish(Path(written), step)
 
-    # --- By whoever looks after them
+    # --- Called by the process that keeps the job
 
     def silences_s(self) -> list[float]:
-        """Of each worker, for how long it has given no sign of life; those that haven't joined yet
-        have some time for that."""
+        """Returns for each worker the seconds since its last sign of life. Workers that haven't
+        joined yet are given _JOINED_WITHIN_S more."""
         now, generation = time.monotonic(), self._generation
         return [
             now - self._beats.get((generation, rank), self._begun_at + _JOINED_WITHIN_S)
@@ -301,7 +303,7 @@ class JobActor:
         ]
 
     def note_returned(self, generation: int, rank: int) -> None:
-        """The worker's function is through: who waits for it waits in vain."""
+        """Records that the worker's function has returned: calls that wait for it fail at once."""
         with self._changed:
             self._check(generation)
             self._returned.add(rank)
@@ -311,7 +313,7 @@ class JobActor:
             self._opening.notify_all()
 
     def begin_generation(self) -> int:
-        """Returns its number."""
+        """Starts a new generation, and returns its number."""
         with self._opening:
             self._begin_generation()
             return self._generation
@@ -344,11 +346,11 @@ class JobActor:
             raise
 
     def _places(self, variable: str, count: int) -> list[str]:
-        """Where the variable's shards have what they persisted."""
+        """Returns the nodes on which the variable's shards persisted their rows."""
         newest = None if self._checkpoints is None else self._checkpoints.newest()
         pools = None if newest is None else newest.pool_checkpoint()
         places = [] if pools is None else pools.places.get(variable, [])
-        return places if len(places) == count else []  # else its restore says what is wrong
+        return places if len(places) == count else []  # else restore reports the mismatch
 
     def _check(self, generation: int) -> None:
         if generation != self._generation:
@@ -357,7 +359,7 @@ class JobActor:
             )
 
 
-# What a user calls a field of a spec, where its name isn't that.
+# What users call a field of a ShardSpec, if that isn't the field's name.
 _CALLED = {
     "default_values": "initial rows (an initializer without a seed may draw one for each worker: "
     "give it a seed, or call keras.utils.set_random_seed first)",

@@ -1,4 +1,4 @@
-"""Jobs: several workers that share variables. `run` has them go on whatever dies."""
+"""Jobs: several workers that share variables. `run` restarts them after any process dies."""
 
 from __future__ import annotations
 
@@ -38,12 +38,13 @@ __all__ = ["Job", "run"]
 
 _log = logging.getLogger("embstore.cluster")
 
-_CALLS_AT_ONCE = 4  # a worker
-# By packages that a function may need before it is called, so that it can't set them itself.
+_CALLS_AT_ONCE = 4  # per worker
+# Variables that packages read on import. Unpickling a function may import such a package, so that
+# the function can't set them itself.
 _READ_ON_IMPORT = ("KERAS_BACKEND",)
 _LOOKED_AFTER_S = 1.0
 _STARTED_WITHIN_S = 60.0
-# As long as conditions, and sockets, can wait.
+# The longest times that conditions, and sockets, can wait.
 _MOST_PATIENCE_S, _MOST_SILENCE_S = 1e9, 1e6
 
 
@@ -102,7 +103,7 @@ class Job:
             job = TrainingDirectory(path).take_over()
             self._checkpoints = TrainingDirectory(path, job, kept)
         self._made_in = _core.fork_generation()
-        # Beside whoever began it: it needs nothing that another node has, and ends no later.
+        # On the caller's node: the actor needs nothing of another node, and ends with the caller.
         here = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
             self._ray.get_runtime_context().get_node_id(), soft=False
         )
@@ -116,7 +117,7 @@ class Job:
             )
             .remote(rules, self._checkpoints, silence_s)
         )
-        self._check_kept(_STARTED_WITHIN_S)  # its patience is for a process that has started
+        self._check_kept(_STARTED_WITHIN_S)  # patience_s counts only for an actor that has started
         self.ticket = JobTicket(self._actor, count, path, silence_s, synchronous, job, kept)
 
     def close(self) -> None:
@@ -124,20 +125,20 @@ class Job:
         if _core.fork_generation() != self._made_in:
             return
         if not self._ray.is_initialized():
-            self._is_lost = True  # and would start anew, were it asked for something
+            self._is_lost = True  # a call would start Ray again
         if not self._is_lost:
             with contextlib.suppress(ShardLostError):
                 self.begin_again()
         if self._ray.is_initialized():
-            with contextlib.suppress(Exception):  # it may be gone already
+            with contextlib.suppress(Exception):  # the actor may be gone already
                 self._ray.kill(self._actor)
         if self._checkpoints is not None:
             self._checkpoints.leave()
 
     def begin_again(self) -> None:
-        """Ends all shards; whoever has joined is refused from now on.
+        """Ends all shards. Calls of workers that have joined are refused from now on.
 
-        ShardLostError where the process that keeps the job is gone, or silent.
+        Raises ShardLostError if the job's actor is gone or silent.
         """
         try:
             self._generation = self._ask("begin_generation")
@@ -146,14 +147,14 @@ class Job:
             raise
 
     def newest_step(self) -> int:
-        """-1 where there is no checkpoint."""
+        """Returns the step of the newest checkpoint, or -1 if there is none."""
         newest = None if self._checkpoints is None else self._checkpoints.newest()
         return -1 if newest is None else newest.step
 
     def check_alive(self, ranks: Collection[int]) -> list[float]:
-        """WorkerLostError where one of these workers has given no sign of life for patience_s.
+        """Returns for each worker the seconds since its last sign of life.
 
-        Returns for how long each of all workers has given none.
+        Raises WorkerLostError if a worker of `ranks` has given none for patience_s.
         """
         silences_s: list[float] = self._ask("silences_s")
         for rank in ranks:
@@ -164,11 +165,11 @@ class Job:
         return silences_s
 
     def note_returned(self, rank: int) -> None:
-        """The worker's function has returned. Waits for nothing."""
+        """Tells the actor that the worker's function has returned, without waiting for it."""
         self._actor.call.remote("note_returned", (self._generation, rank))
 
     def news(self) -> dict[int, Any]:
-        """What workers have told since this was asked before, the last of each, by rank."""
+        """Returns by rank each worker's last `tell` since the previous call of this method."""
         news: dict[int, Any] = self._ask("news")
         return news
 
@@ -180,7 +181,7 @@ class Job:
         return answer.value
 
     def _check_kept(self, within_s: float) -> None:
-        """ShardLostError where the process that keeps the job doesn't answer."""
+        """Raises ShardLostError if the job's actor doesn't answer in time."""
         wait_for(self._actor.process_id.remote(), lambda: raise_silent(within_s), within_s)
 
     def __enter__(self) -> Job:
@@ -200,8 +201,8 @@ def run(
     told: Callable[[int, Any], None] | None = None,
     **options: Any,
 ) -> list[Any]:
-    """Calls function(worker, *arguments) in as many processes of the Ray cluster as there are
-    workers, and returns what they return, in their order.
+    """Calls function(worker, *arguments) in `workers` processes of the Ray cluster, and returns
+    their results in the order of the workers' ranks.
 
         def train(worker: es.cluster.Worker) -> None:
             with es.get_embedding_variable("items", 16, optimizer=..., shards=2) as items:
@@ -213,21 +214,21 @@ def run(
 
         es.cluster.run(train, workers=2, checkpoints="/shared/checkpoints")
 
-    When a worker, a shard or a node dies, or is silent, all shards and workers are started again,
-    and the function goes on from the newest checkpoint, as far as it restores it. Where only that
-    node had the PMem that is needed, it is waited for, for patience_s. The same call made again,
-    since its own process died, goes on so too. An error that the function raises by itself is
-    raised here, and nothing is tried again: WorkerFailedError, which has its traceback, is its
-    cause, or is raised in its place where it can't be pickled, or is a SystemExit.
+    If a worker, a shard or a node dies or is silent, all shards and workers are started again, and
+    the function continues from the newest checkpoint that it restores. If only the dead node had
+    the PMem that is needed, `run` waits for it for patience_s. If this process itself dies, the
+    same call made again continues in the same way. An error that the function raises itself is
+    raised here without a retry: its cause is a WorkerFailedError with the worker's traceback. The
+    WorkerFailedError itself is raised if the error can't be pickled, or is a SystemExit.
 
     function, arguments: Ray copies them to the workers (by cloudpickle). KERAS_BACKEND goes with
-        them, unless a node has its own. What the function prints, this process prints too.
-    most_failures: so many in a row, without a new checkpoint, are tried again.
-    cpus_per_worker: what each asks of its node.
-    told: called with a worker's rank and what it told last (`Worker.tell`), about once a second.
+        them, unless a node has its own. This process prints whatever the function prints.
+    most_failures: number of failures in a row, without a new checkpoint, that are retried.
+    cpus_per_worker: number of CPUs that each worker reserves on its node.
+    told: called with a worker's rank and its newest `Worker.tell`, about once a second.
     options: those of `Job`.
 
-    Warns where the nodes could not run all workers at a time: they wait for others then.
+    Warns if the nodes can't run all workers at once: the rest then wait for free CPUs.
     """
     for name, value in (("function", function), ("told", function if told is None else told)):
         if not callable(value):
@@ -257,7 +258,7 @@ def run(
                     most,
                 )
             except MissingDeviceError as error:
-                # What a node had that was there before, and may come back.
+                # A lost node had the device, and may come back.
                 if not failures or time.monotonic() - failed_at > job.patience_s:
                     raise
                 _log.warning("%s; waits for such a node", error)
@@ -280,8 +281,10 @@ class _WorkerActor:
         module_folders: list[str],
         environment: dict[str, str],
     ) -> Any:
-        """call: a function and its arguments, pickled; module_folders: where Python found what they
-        are made from; environment: what that is to find set, unless the node says otherwise.
+        """Runs the function as worker `rank`. Returns its result, or a WorkerFailure if it fails.
+
+        call: the pickled function and arguments. module_folders: the caller's module search path,
+        which unpickling needs. environment: variables to set before that if the node hasn't.
         """
         sys.path += [folder for folder in module_folders if folder not in sys.path]
         for name, value in environment.items():
@@ -293,18 +296,18 @@ class _WorkerActor:
                 result = function(worker, *arguments)
             finally:
                 worker.leave()
-            if inspect.isgenerator(result):  # of which Ray would hand on the first value
+            if inspect.isgenerator(result):  # Ray would return its first value only
                 raise InvalidArgumentError(
                     f"function: {result.__name__} is a generator, and nothing of it has run; have "
                     "the function return a value, and tell of what comes before by worker.tell()"
                 )
             return result
-        except BaseException as error:  # SystemExit too: to Ray it is a death
+        except BaseException as error:  # SystemExit too: to Ray it looks like a death
             return WorkerFailure.of(error)
 
 
 class _Processes:
-    """Of the workers."""
+    """The processes of a job's workers."""
 
     def __init__(self, job: Job, cpus: float) -> None:
         self._ray = ray_cluster.library()
@@ -322,12 +325,12 @@ class _Processes:
         arguments: tuple[Any, ...],
         told: Callable[[int, Any], None] | None,
     ) -> list[Any]:
-        """Raises what the first of them fails with."""
+        """Returns the workers' results by rank, or raises the error of the first that fails."""
         self._tell_of_room()
         exceptions = self._ray.exceptions
         try:
             call = self._ray.cloudpickle.dumps((function, arguments))
-        except Exception as error:  # whatever the pickling of anything raises
+        except Exception as error:  # pickling can raise anything
             raise InvalidArgumentError(
                 f"{getattr(function, '__qualname__', function)} or its arguments can't be sent to "
                 f"workers ({error}); put the function in a module that they can import, and give "
@@ -376,13 +379,13 @@ class _Processes:
         return [results[rank] for rank in range(len(self._actors))]
 
     def _tell_of_room(self) -> None:
-        """Warns where Ray waits for nodes with the CPUs: a cluster that grows by itself adds some,
-        on another the workers are given up when they have been silent for long.
+        """Warns if Ray has to wait for nodes with enough CPUs. An autoscaling cluster adds nodes;
+        on any other, `run` gives the workers up when they have been silent for too long.
         """
         if not self._cpus:
             return
         offered = ray_cluster.offered(self._ray, "CPU")
-        # 0.3 / 0.1 is less than 3.
+        # The tolerance is needed because 0.3 / 0.1 is less than 3.
         if sum(int(cpus / self._cpus + 1e-6) for cpus in offered) < len(self._actors):
             warnings.warn(
                 f"cpus_per_worker: {len(self._actors)} workers with {self._cpus:g} CPUs each have "
@@ -393,13 +396,14 @@ class _Processes:
             )
 
     def _check_none_died(self, running: dict[Any, int]) -> None:
-        """WorkerLostError where one of these died by now: that a function fails elsewhere may be
-        known before the death which it fails of, as by a connection between the two.
+        """Raises WorkerLostError if one of these workers has died: a worker's function may fail
+        because another worker died, for example at a connection between the two, before Ray reports
+        that death.
 
-        Returns once each of them has ended by itself, or given a later sign of life.
+        Returns once each of them has ended by itself or given a later sign of life.
         """
         exceptions = self._ray.exceptions
-        # The last sign of one that died may come late, by as much as signs are apart.
+        # A dead worker's last sign of life may arrive late, by up to the interval between signs.
         lives_since = time.monotonic() + BEATS_EVERY_S
         while running:
             done, _ = self._ray.wait(list(running), num_returns=len(running), timeout=0.1)
@@ -424,7 +428,7 @@ class _Processes:
 
 
 def _left_alone(rank: int, ended: list[int]) -> InvalidArgumentError:
-    """To begin again would not help."""
+    """Returns the error of a worker that waits for returned workers. A restart does not help."""
     others = " and ".join(f"worker {other}" for other in ended)
     return InvalidArgumentError(
         f"worker {rank} waited for {others}, which had returned already. Each worker of a "

@@ -1,4 +1,4 @@
-"""A worker of a job: what it shares with the others, and the checkpoints that all go back to."""
+"""A worker of a job: the variables that it shares, and the checkpoints that all restart from."""
 
 from __future__ import annotations
 
@@ -32,32 +32,32 @@ __all__ = ["BEATS_EVERY_S", "JobTicket", "Worker", "current_worker", "join"]
 
 BEATS_EVERY_S = 1.0
 
-_SENT = {"meet": "brought", "tell": "news"}  # arguments of the program's own
+_SENT = {"meet": "brought", "tell": "news"}  # arguments that the program gives
 
 _current: Worker | None = None
 
 
 @dataclass(frozen=True)
 class JobTicket:
-    """What a worker needs to know of a job; can be handed to any process of its Ray cluster."""
+    """The data that a worker needs to join a job. Any process of its Ray cluster can use it."""
 
     actor: Any  # Ray's handle of the `JobActor`
     workers: int
     checkpoints: str | None
     silence_s: float
     is_synchronous: bool = True
-    job: str = ""  # what its checkpoints are written under
+    job: str = ""  # the job's name in its checkpoint folder
     keep: int = 2
 
 
 class Worker:
     """One of the processes that train the same variables.
 
-    While there is one in a process, `get_embedding_variable(..., shards=n)` there gives the
-    variable of that name that all workers share. In a synchronous job each worker must train the
-    same variables in the same order: an `apply_gradients` returns when all have made it, and then
-    all see its rows. One that has closed a variable, and makes it anew, waits until the others have
-    closed it, too.
+    While a process is a worker, `get_embedding_variable(..., shards=n)` returns the variable of
+    that name that all workers share. In a synchronous job each worker must train the same variables
+    in the same order: `apply_gradients` returns when all workers have called it, and then all see
+    its rows. A worker that closes a variable and makes it again waits until the others have closed
+    it too.
     """
 
     def __init__(self, ticket: JobTicket, rank: int) -> None:
@@ -69,14 +69,14 @@ class Worker:
             else TrainingDirectory(ticket.checkpoints, ticket.job, ticket.keep)
         )
         self._links = ServerLinks()
-        self._meetings = 0  # so far
+        self._meetings = 0
         self._generation: int = self._ask("join", rank)
         self._has_left = threading.Event()
         threading.Thread(target=self._beat, name="embstore-beat", daemon=True).start()
 
     @property
     def rank(self) -> int:
-        """From 0."""
+        """This worker's number, from 0."""
         return self._rank
 
     @property
@@ -85,7 +85,7 @@ class Worker:
 
     @property
     def has_checkpoints(self) -> bool:
-        """Whether the job was begun with a folder for them."""
+        """Whether the job was started with a folder for checkpoints."""
         return self._checkpoints is not None
 
     @property
@@ -96,7 +96,7 @@ class Worker:
         return self._generation
 
     def shard(self, variable: str, count: int, tiers: Sequence[Tier], spec: ShardSpec) -> Shard:
-        """The variable's shard that all workers share."""
+        """Opens the variable's shard that all workers share."""
         made: OpenShard = self._ask(
             "shard", self._generation, self._rank, variable, count, tiers, spec
         )
@@ -122,8 +122,8 @@ class Worker:
         ).as_shard()
 
     def meet(self, brought: Any = None) -> list[Any]:
-        """Waits until every worker has called it as often as this one; returns what each brought,
-        in the order of their ranks. It goes through Ray; keep `brought` small.
+        """Waits until every worker has called it as often as this one. Returns the values that the
+        workers brought, in the order of their ranks. They go through Ray; keep `brought` small.
 
         Raises WorkerLostError if a worker doesn't come.
         """
@@ -141,11 +141,11 @@ class Worker:
         """Restores the variables from the job's newest checkpoint, and returns the checkpoint; None
         if there is none yet.
 
-        All workers must call it; it returns when the rows are there. The program's own files lie in
-        the checkpoint's `path`, and are verified. The number of shards and the storage type may
-        differ from those of the checkpoint, except for variables with durable pools. Raises
-        CheckpointError, also where workers found different checkpoints, and what `embstore.restore`
-        raises. Raises InvalidArgumentError for a variable that the workers don't share.
+        All workers must call it; it returns when the rows are restored. The checkpoint's `path`
+        holds the program's own files, which are verified. The number of shards and the storage type
+        may differ from those of the checkpoint, except for variables with durable pools. Raises
+        CheckpointError, also if workers find different checkpoints, and the errors of
+        `embstore.restore`. Raises InvalidArgumentError for a variable that the workers don't share.
         """
         self._check_variables(variables)
         for variable in variables:
@@ -156,7 +156,7 @@ class Worker:
             if self._rank == 0:
                 with self._keeping():
                     restore_tables(checkpoint, self._folder().pools, variables)
-        # Each looks by itself: a network file system may show some nodes an older listing.
+        # Each worker looks by itself: a network file system may show some nodes an older listing.
         found = self.meet(None if checkpoint is None else checkpoint.step)
         if other := _differing(found):
             told = ["none" if step is None else f"that of step {step}" for step in found]
@@ -165,7 +165,7 @@ class Worker:
                 f"{other} {told[other]}; give a folder that all nodes share, and start again"
             )
         for variable in variables:
-            variable.internals.rate_changes += 1  # the one of worker 0 alone was told
+            variable.internals.rate_changes += 1  # the restore counted it in worker 0 only
         return checkpoint
 
     @contextlib.contextmanager
@@ -173,8 +173,8 @@ class Worker:
         self, step: int, variables: Sequence[EmbeddingVariable]
     ) -> Iterator[Path | None]:
         """Saves the variables, and the files that the `with` block writes into the folder that it
-        is given, as one checkpoint. Variables with durable pools (`StorageOption(durability=...)`)
-        are persisted: only what changed is written, and where they lie they come back.
+        gets, as one checkpoint. Variables with durable pools (`StorageOption(durability=...)`) are
+        persisted: only changed rows are written, and they are restored on the same nodes.
 
             with worker.checkpoint(step, [items, users]) as folder:
                 if folder is not None:  # in worker 0
@@ -182,13 +182,13 @@ class Worker:
 
         All workers call it, after the same step; the block gets None in all but worker 0. The
         checkpoint counts once all of it is on the medium, when worker 0 leaves the block; until
-        then, and if anything fails, the one before does. In a synchronous job the others leave it
-        then, too; in an asynchronous one they don't wait.
+        then, and if anything fails, the previous checkpoint stays the newest. In a synchronous job
+        the other workers wait for that too; in an asynchronous job they don't.
 
-        step: that many are done; later than that of every checkpoint in the folder. All workers
-            must give the same.
-        variables: that the workers share; InvalidArgumentError for any other, unless there is one
-            worker.
+        step: number of steps that are done; greater than that of every checkpoint in the folder.
+            All workers must give the same.
+        variables: variables that the workers share. Raises InvalidArgumentError for any other,
+            unless there is one worker.
         """
         done = checks.integer("step", step, at_least=0)
         self._check_variables(variables)
@@ -196,14 +196,14 @@ class Worker:
         if self._rank != 0:
             yield None
         else:
-            # No update comes in between: it would need a part of this worker's.
+            # No synchronous update comes in between: it would need this worker's part.
             with (
                 self._keeping(),
                 writing_checkpoint(checkpoints, variables, done, self._publish) as folder,
             ):
                 yield folder
         if self._ticket.is_synchronous:
-            # Here a long checkpoint is waited for, and in an update it would not be.
+            # Wait here for a long checkpoint: an update would give up after patience_s.
             steps = self.meet(done)
             if other := _differing(steps):
                 raise InvalidArgumentError(
@@ -214,7 +214,9 @@ class Worker:
             variable.internals.forget_evicted(*variable.ev_option.least_to_stay(done))
 
     def _check_variables(self, variables: Sequence[EmbeddingVariable]) -> None:
-        """Worker 0 saves and restores for all: of others it would take its own rows alone."""
+        """Raises InvalidArgumentError for a variable that the workers don't share: worker 0 saves
+        and restores for all, and would save only its own rows of it.
+        """
         for variable in check_variables(variables):
             if self.workers > 1 and not variable.internals.is_shared:
                 raise InvalidArgumentError(
@@ -227,25 +229,25 @@ class Worker:
 
     @contextlib.contextmanager
     def _keeping(self) -> Iterator[None]:
-        """The others wait for as long as this takes."""
+        """Has the other workers wait as long as the block takes, whatever their patience_s."""
         self._ask("keep", self._generation, self._rank, True)
         try:
             yield
         finally:
-            # Where the job is begun anew meanwhile, whoever asks next is told.
+            # If the job has been restarted meanwhile, this worker's next call raises the error.
             with contextlib.suppress(WorkerLostError):
                 self._ask("keep", self._generation, self._rank, False)
 
     def leave(self) -> None:
-        """Its variables must have been closed."""
+        """Ends this process's part in the job. REQUIRES: its variables are closed."""
         global _current
         self._has_left.set()
         if _current is self:
             _current = None
 
     def _beat(self) -> None:
-        """Tells that this process lives, until it leaves. What becomes of the job it hears from its
-        own calls."""
+        """Sends signs of life until this worker leaves. Errors are ignored: if the job has ended,
+        this worker's other calls raise the error."""
         while not self._has_left.wait(BEATS_EVERY_S) and ray_cluster.library().is_initialized():
             with contextlib.suppress(Exception):
                 self._ticket.actor.call.remote("beat", (self._generation, self._rank))
@@ -258,7 +260,7 @@ class Worker:
     def _ask(self, method: str, *arguments: Any) -> Any:
         try:
             called = self._ticket.actor.call.remote(method, arguments)
-        except TypeError as error:  # as Ray tells it
+        except TypeError as error:  # Ray's error for unpicklable arguments
             raise InvalidArgumentError(
                 f"{_SENT.get(method, method)} can't be sent ({error.__cause__ or error}); give "
                 "numbers, arrays, or what else can be pickled"
@@ -278,10 +280,10 @@ def _differing(brought: Sequence[Any]) -> int:
 
 
 def join(ticket: JobTicket, rank: int) -> Worker:
-    """Makes this process the worker of that number, from 0, of a job.
+    """Makes this process worker `rank` (from 0) of a job.
 
-    A worker that joins again, since it was started again, begins the job anew: with empty variables
-    that all workers must make again and restore. What those of before still do reaches nothing.
+    A worker that joins again after a restart restarts the whole job: with empty variables that all
+    workers must make again and restore. Calls of the earlier workers no longer reach anything.
     """
     global _current
     if not isinstance(ticket, JobTicket):

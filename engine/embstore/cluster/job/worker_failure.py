@@ -1,4 +1,4 @@
-"""How a worker's function failed by itself, as it comes to the process that called `run`."""
+"""The error of a worker's function, on its way to the process that called `run`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ __all__ = ["WorkerFailure"]
 
 @dataclass(frozen=True)
 class WorkerFailure:
-    """told: the error's type and message. traceback: of the worker. pickled: the error; None where
-    it isn't the same any more once it was pickled, as one whose `__init__` takes other arguments.
+    """An error that a worker's function raised, in a form that can always be unpickled.
 
-    A process that ends looks to Ray like one that died, and an error that can't be unpickled too.
+    told: the error's type and message. traceback: the worker's. pickled: the error; None if it
+    would change when it is pickled, for example because its `__init__` takes other arguments.
+
+    Ray reports a process that exits as one that died, and an error that can't be unpickled too.
     """
 
     told: str
@@ -30,7 +32,7 @@ class WorkerFailure:
         return cls(told, traceback.format_exc(), _pickled(error))
 
     def error(self, rank: int) -> Exception:
-        """What is raised of it: the error itself where that can be."""
+        """Returns the original error if it could be pickled, else a WorkerFailedError."""
         described = WorkerFailedError(f"worker {rank}: {self.told}\n\n{self.traceback}")
         error = None if self.pickled is None else _unpickled(self.pickled)
         if error is None:
@@ -40,7 +42,9 @@ class WorkerFailure:
 
 
 def _pickled(error: BaseException) -> bytes | None:
-    """Only exceptions: SystemExit and its like would end whoever called `run`."""
+    """Returns the pickled error, or None if it can't be pickled unchanged, or is no Exception:
+    SystemExit, for example, would end the caller of `run`.
+    """
     if not isinstance(error, Exception):
         return None
     pickle: Any = ray_cluster.library().cloudpickle

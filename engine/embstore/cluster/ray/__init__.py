@@ -1,1 +1,1 @@
-"""What is asked of Ray."""
+"""Access to Ray."""

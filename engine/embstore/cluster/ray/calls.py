@@ -1,4 +1,4 @@
-"""Calls of actors, and what they can meet."""
+"""Calls of actors, and the errors that they end with."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Answer:
 
 
 def check_connected() -> None:
-    """Ray starts anew by itself where it is asked for something after it was shut down."""
+    """Raises ShardLostError if Ray was shut down in this process: a call would start Ray again."""
     if not library().is_initialized():
         raise ShardLostError("Ray was shut down in this process, which ended what it held there")
 
@@ -33,7 +33,10 @@ def wait_for(
     check_alive: Callable[[], None] = lambda: None,
     checked_every_s: float = _CHECKED_EVERY_S,
 ) -> Any:
-    """What an actor's call answers. check_alive: called now and then; raises where it isn't."""
+    """Returns the answer of an actor's call. Raises ShardLostError if the actor is dead.
+
+    check_alive: called every checked_every_s while waiting; raises if the actor is gone.
+    """
     ray = library()
     try:
         while True:
@@ -54,6 +57,6 @@ def raise_silent(silence_s: float) -> None:
 
 
 def first_line(error: Exception) -> str:
-    """Of what Ray tells, which is long; without its full stop."""
+    """Returns the first line of a Ray error, whose text is long, without its full stop."""
     lines = (line for line in str(error).splitlines() if line.strip())
     return next(lines, type(error).__name__).rstrip(".")

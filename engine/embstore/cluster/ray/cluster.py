@@ -1,4 +1,4 @@
-"""Ray: the cluster that this program is at, or one of its own on this computer."""
+"""Connects to Ray: to the program's cluster, or to one that it starts on this computer."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ __all__ = [
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 LOOPBACK = "127.0.0.1"
-_OTHER_NODES = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # which Linux heeds too
+_OTHER_NODES = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # Linux heeds it too
 
-# Rows don't go through Ray's own memory; what does is exports, and small.
+# Rows don't go through Ray's object store; only exports do, and they are small.
 _OWN_OBJECT_STORE_BYTES = 256 << 20
 
 _ANSWERS_WITHIN_S = 2.0
 _ASKED_EVERY_S = 0.5
 
 _joining = threading.Lock()  # held while Ray starts: two starts at once end the program
-_closes_first = False  # guarded by it
+_closes_first = False  # guarded by _joining
 
 
 def library() -> Any:
-    """The module `ray`; MissingLibraryError where it isn't installed."""
+    """Returns the module `ray`. Raises MissingLibraryError if it isn't installed."""
     try:
         import ray
     except ImportError as error:
@@ -53,9 +53,9 @@ def library() -> Any:
 
 
 def join_or_start() -> Any:
-    """The module `ray`, connected: to the cluster that the program called `ray.init()` for, or that
-    RAY_ADDRESS names; else to one that ends with this program, on the loopback address. For any
-    thread.
+    """Returns the module `ray`, connected to the cluster that the program called `ray.init()` for
+    or that RAY_ADDRESS names, else to a new one on the loopback address that ends with the program.
+    Thread-safe.
     """
     ray = library()
     with _joining:
@@ -73,10 +73,10 @@ def join_or_start() -> Any:
 
 
 def connect(ray: Any, name: str, address: str, **options: Any) -> None:
-    """Connects to a cluster that is there, at an address as RAY_ADDRESS may be.
+    """Connects to a running cluster, at an address in any form that RAY_ADDRESS may have.
 
-    name: of the setting that gives the address; options as `ray.init` has them. Raises
-    EmbStoreError where nothing answers there, or it wants another token.
+    name: the setting that gives the address, for errors. options: those of `ray.init`. Raises
+    EmbStoreError if nothing answers there, or the cluster wants another token.
     """
     if ":" in address and "//" not in address:
         check_answers(name, address)
@@ -87,8 +87,8 @@ def connect(ray: Any, name: str, address: str, **options: Any) -> None:
 
 
 def authenticate(ray: Any, name: str, address: str) -> None:
-    """Shows the cluster the user's token where there is one: Ray does so only where it is asked to,
-    or has found the cluster by itself. Raises EmbStoreError where the cluster wants another.
+    """Has this process send the user's token, if there is one: Ray does so only on request, or if
+    it has found the cluster by itself. Raises EmbStoreError if the cluster wants another token.
     """
     private.say_nothing_of_tokens()
     try:
@@ -105,16 +105,16 @@ def authenticate(ray: Any, name: str, address: str) -> None:
 
 
 def keep_to_loopback() -> None:
-    """Ray 2.60 puts an address of the network in place of a loopback one that it is given, and then
-    listens on every interface, unless it was told that there are to be no other computers.
+    """Keeps Ray on the loopback address. Without this, Ray 2.60 replaces a loopback address by one
+    of the network and listens on every interface.
     """
     os.environ[_OTHER_NODES] = "0"
     private.refuse_other_nodes()
 
 
 def start_on_loopback(ray: Any, **options: Any) -> None:
-    """Starts Ray where no other computer can reach it; options as `ray.init` has them."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to anybody
+    """Starts Ray where no other computer can reach it. options: those of `ray.init`."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # sends no statistics
     keep_to_loopback()
     private.say_nothing_of_tokens()
     with private.without_idle_processes():
@@ -134,20 +134,20 @@ def start_on_loopback(ray: Any, **options: Any) -> None:
 
 
 def offered(ray: Any, resource: str) -> list[float]:
-    """How much of a resource each living node has, as long as it has any."""
+    """Returns how much of a resource each living node has, without the nodes that have none."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     return [node[resource] for node in nodes if node.get(resource)]
 
 
 def addresses(ray: Any) -> dict[str, str]:
-    """By the id of each living node the address that the cluster has for it."""
+    """Returns for each living node, by its id, the address that the cluster knows."""
     return {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
 
 
 def wait_for_answers(ray: Any, within_s: float) -> None:
-    """Returns when every node that Ray takes for living answers, or that time has passed. Of a node
-    that died unseen Ray hears in half a minute; what it was asked to place there it doesn't place
-    elsewhere then.
+    """Returns when every node that Ray considers alive answers, or after within_s. Ray notices a
+    node's silent death after half a minute; what it places there in the meantime, it does not place
+    elsewhere.
     """
     deadline = time.monotonic() + within_s
     while not all(_answers(node) for node in ray.nodes() if node["Alive"]):
@@ -166,7 +166,9 @@ def _answers(node: dict[str, Any]) -> bool:
 
 
 def _close_variables_before_it_ends() -> None:
-    """What is registered last is called first, and Ray was registered when it was imported."""
+    """Registers close_all to run before Ray's own exit handler. Python runs the handler that was
+    registered last first, and Ray's was registered when Ray was imported.
+    """
     global _closes_first
     if not _closes_first:
         atexit.register(close_all)

@@ -1,4 +1,4 @@
-"""Whether a Ray head answers at an address. Ray itself tries for minutes."""
+"""Checks that a Ray head answers at an address. Ray itself would try for minutes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from embstore.errors import EmbStoreError, InvalidArgumentError
 
 __all__ = ["check_answers", "host_and_port"]
 
-# A server of gRPC, which a head is, answers the first words of HTTP/2 by settings of its own.
+# A gRPC server, such as a Ray head, answers the HTTP/2 preface with a SETTINGS frame.
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 _FRAME_HEAD_BYTES = 9
-_SETTINGS = 4  # a frame's kind, its fourth byte
+_SETTINGS = 4  # a frame's type, its fourth byte
 
 
 def host_and_port(name: str, address: str) -> tuple[str, int]:
-    """Of "IP:PORT" or "HOST:PORT"; name: of the setting, in the error."""
+    """Splits "IP:PORT" or "HOST:PORT". name: the setting that gives it, for the error."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise InvalidArgumentError(f"{name} must be IP:PORT, got {address!r}")
@@ -25,12 +25,12 @@ def host_and_port(name: str, address: str) -> tuple[str, int]:
 
 
 def check_answers(name: str, address: str, within_s: float = 10.0) -> None:
-    """Raises EmbStoreError where nothing does in that time, or something that isn't Ray."""
+    """Raises EmbStoreError if nothing answers in within_s, or something that isn't a Ray head."""
     deadline = time.monotonic() + within_s
     try:
         with socket.create_connection(host_and_port(name, address), within_s) as connection:
             if os.environ.get("RAY_USE_TLS", "0") != "0":
-                return  # it would say nothing in the open
+                return  # with TLS, it wouldn't answer plain text
             connection.sendall(_HELLO)
             answer = b""
             while len(answer) < _FRAME_HEAD_BYTES:

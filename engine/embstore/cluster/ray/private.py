@@ -1,4 +1,4 @@
-"""What is used of Ray 2.60 that Ray doesn't document: to be looked at for another version."""
+"""All uses of Ray 2.60 that Ray doesn't document. Check them for every other version."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _TOKENS = "ray._private.authentication.authentication_token_setup"
 
 
 def say_nothing_of_tokens() -> None:
-    """Ray warns that it heeds the user's token."""
+    """Silences Ray's warning that it uses the user's token."""
     logging.getLogger(_TOKENS).setLevel(logging.ERROR)
 
 
 def make_token() -> None:
-    """Where tokens are asked for, and the user has none."""
+    """Makes a token if authentication is enabled and the user has none."""
     importlib.import_module(_TOKENS).ensure_token_if_auth_enabled(create_token_if_missing=True)
 
 
 def authenticate() -> None:
-    """Has this process show the user's token where there is one: Ray does so only where it is asked
-    to, or has found the cluster by itself.
+    """Has this process send the user's token, if there is one: Ray does so only on request, or if
+    it has found the cluster by itself.
     """
     setup = importlib.import_module(_TOKENS)
     setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
@@ -44,40 +44,37 @@ def authenticate() -> None:
 
 
 def check_token(address: str) -> None:
-    """Is refused at once where the head wants another token. What connects tries for half a
-    minute.
-    """
+    """Raises at once if the head wants another token. Connecting would retry for half a minute."""
     importlib.import_module("ray._raylet").GcsClient(address=address)
 
 
 def refuse_other_nodes() -> None:
-    """As the variable RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 has it when Ray is imported."""
+    """Has the effect that RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 has when Ray is imported."""
     constants: Any = importlib.import_module("ray._private.ray_constants")
     constants.ENABLE_RAY_CLUSTER = False
 
 
 def clusters_here() -> set[str]:
-    """The addresses of the clusters that this computer has a node of, whoever started them."""
+    """Returns the addresses of all clusters, of any user, that have a node on this computer."""
     found: set[str] = importlib.import_module("ray._private.services").find_gcs_addresses()
     return found
 
 
 def actors() -> list[dict[str, Any]]:
-    """All actors of the cluster, by Ray's own table: one that doesn't answer is there, too."""
+    """Returns all actors of the cluster from Ray's own table, which has unresponsive ones too."""
     return list(importlib.import_module("ray._private.state").actors().values())
 
 
 def state_of_actor(handle: Any) -> str:
-    """ "ALIVE" where Ray has started it; "" where Ray doesn't know it."""
+    """Returns "ALIVE" if Ray has started the actor, and "" if Ray doesn't know it."""
     told = importlib.import_module("ray._private.state").actors(handle._actor_id.hex())
     return str(told["State"]) if told else ""
 
 
 @contextlib.contextmanager
 def without_idle_processes() -> Iterator[None]:
-    """A head that is started meanwhile lacks two processes, each of which takes 0.6 s of CPU to
-    start: one starts computers of a cloud; the other, where there is no dashboard, only sends usage
-    statistics.
+    """Has a head that is started in the block omit two processes that each take 0.6 s of CPU to
+    start: one starts cloud computers; the other, without a dashboard, only sends usage statistics.
     """
     node: Any = importlib.import_module("ray._private.node").Node
     starts = node.start_monitor, node.start_api_server
@@ -89,8 +86,8 @@ def without_idle_processes() -> Iterator[None]:
 
 
 def start_node(*, is_head: bool, **parameters: Any) -> Any:
-    """What `ray start` does; but that puts other addresses in place of those that it is given, and
-    has no second node on a loopback address.
+    """Starts a node as `ray start` does, which can't be used: it replaces the addresses that it is
+    given, and starts no second node on a loopback address.
 
     parameters: Ray's `RayParams`.
     """
@@ -100,5 +97,5 @@ def start_node(*, is_head: bool, **parameters: Any) -> Any:
             chosen,
             head=is_head,
             shutdown_at_exit=False,
-            spawn_reaper=True,  # ends its processes where this one is killed
+            spawn_reaper=True,  # ends the node's processes if this one is killed
         )

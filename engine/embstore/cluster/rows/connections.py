@@ -27,16 +27,18 @@ _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
 class ServerAddress:
     host: str
     port: int
-    token: bytes  # without which a connection is closed
+    token: bytes  # the server closes connections that don't send it
 
 
 class Connection:
-    """One request at a time. OSError and EOFError mean that the server is gone, or what it did
-    isn't known; so does a request that was interrupted. Then the connection is closed.
+    """A connection that carries one request at a time. OSError and EOFError mean that the server is
+    gone, or that it isn't known whether it did what was asked; an interrupted request too. The
+    connection is then closed.
 
-    silence_s: TimeoutError after so long without a sign of life.
+    silence_s: seconds without a sign of life after which TimeoutError is raised.
 
-    StorageError where this process can't have another socket, which tells nothing of the server.
+    Raises StorageError if this process can't open another socket, which says nothing about the
+    server.
     """
 
     def __init__(self, address: ServerAddress, where: str, silence_s: float) -> None:
@@ -75,9 +77,11 @@ class Connection:
     def receive(
         self, outs: Sequence[NDArray[np.float32]], wheres: Sequence[str]
     ) -> list[EmbStoreError | None]:
-        """The answer: for each part why it was refused, or None; then its rows are in its `outs`.
+        """Receives the answer. Returns for each part why it was refused, or None; then its rows are
+        in its array of `outs`.
 
-        outs: of each part; none where no rows are answered. wheres: as of `wire.unpack_refusals`.
+        outs: an array for each part; empty if the answer has no rows. wheres: as
+        `wire.unpack_refusals` takes them.
         """
         with self._closed_on_error():
             outcome, told, rows = Outcome.WAITING, 0, 0
@@ -104,12 +108,12 @@ class Connection:
             self.close()
             raise TimeoutError(f"it has given no sign of life for {self._silence_s:g} s") from error
         except BaseException:
-            self.close()  # half a message is on it
+            self.close()  # a part of a message may have been sent
             raise
 
 
 class Connections:
-    """Those that no thread uses right now, for the next that needs one."""
+    """The connections to a server that no thread is using, for the next thread that needs one."""
 
     def __init__(self, address: ServerAddress, where: str, silence_s: float) -> None:
         self._address = address
@@ -126,7 +130,7 @@ class Connections:
         return self.connect()
 
     def connect(self) -> Connection:
-        """A new one."""
+        """Returns a new connection."""
         return Connection(self._address, self._where, self._silence_s)
 
     def give_back(self, connection: Connection) -> None:

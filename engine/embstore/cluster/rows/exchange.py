@@ -1,4 +1,4 @@
-"""One request to a server and its answer, whatever happens to the connection in between."""
+"""One request to a server and its answer, sent again if the connection breaks in between."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _ATTEMPTS = 4
 
 
 class Exchange:
-    """The request is under way once this is made. Its arrays must stay as they are until its end.
+    """A request that is sent when this object is made. Its arrays must not change until it has
+    ended.
 
-    Sent again where a connection broke: look-ups for training change nothing, and a push is known
-    by its number. A server that can't be connected to, or is silent, is gone.
+    It is sent again if the connection breaks: look-ups for training change nothing, and a push is
+    recognized by its number. A server that refuses connections, or is silent, is gone.
     """
 
     def __init__(
@@ -31,20 +32,20 @@ class Exchange:
         outs: Sequence[NDArray[np.float32]],
         wheres: Sequence[str],
     ) -> None:
-        """outs and wheres: as of `Connection.receive`."""
+        """outs, wheres: as `Connection.receive` takes them."""
         self._connections = connections
         self._message = message
         self._outs = outs
         self._wheres = wheres
         self._connection: Connection | None = None
         self._may_have_come = False
-        with contextlib.suppress(OSError, EOFError):  # wait() tries again, and tells
+        with contextlib.suppress(OSError, EOFError):  # wait() tries again, and raises
             self._send(connections.take())
 
     def wait(self) -> list[EmbStoreError | None]:
-        """As `Connection.receive`. OSError or EOFError where the server is gone, or may have done
-        what nobody can ask it about; StorageError where nothing was sent, since this process can't
-        have another socket.
+        """Returns what `Connection.receive` does. Raises OSError or EOFError if the server is gone,
+        or may have done something that can't be checked; StorageError if nothing was sent because
+        this process can't open another socket.
         """
         for attempt in range(1, _ATTEMPTS + 1):
             try:
@@ -66,7 +67,7 @@ class Exchange:
         raise AssertionError("the last attempt has returned or raised")
 
     def give_up(self) -> None:
-        """Nobody waits for the answer."""
+        """Ends the request without its answer."""
         if self._connection is not None:
             self._connection.close()
 

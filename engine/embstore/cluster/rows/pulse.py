@@ -1,4 +1,4 @@
-"""Signs of life: a peer that waits for a long answer hears that there will be one."""
+"""Signs of life: tell a peer that waits for a long answer that the answer will come."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HEAD = wire.ANSWER_HEAD.pack(Outcome.WAITING, 0, 0)
 
 
 class Pulse:
-    """A thread that has all connections beat on which something takes long."""
+    """A thread that sends signs of life on connections whose answers take long."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -28,7 +28,7 @@ class Pulse:
 
     @contextlib.contextmanager
     def beats(self, connection: socket.socket) -> Iterator[None]:
-        """Nothing else may be sent on it meanwhile."""
+        """Sends signs of life during the block. Nothing else may be sent on it meanwhile."""
         with self._changed:
             self._since[connection] = time.monotonic()
         try:
@@ -49,7 +49,7 @@ class Pulse:
                 late = time.monotonic() - wire.WAITING_EVERY_S
                 for connection, since in self._since.items():
                     if since <= late:
-                        # Whoever doesn't read what it was sent has enough of it already; and one
-                        # that is gone is noticed by whoever answers it.
+                        # A peer that doesn't read has enough unread signs already. If the peer is
+                        # gone, the thread that answers it notices.
                         with contextlib.suppress(OSError):
                             connection.send(_HEAD, socket.MSG_DONTWAIT)

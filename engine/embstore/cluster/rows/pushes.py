@@ -1,11 +1,11 @@
 """The pushes to a server's tables: each is applied once, when every worker's part of it is there.
 
-A push is one batch of gradients of one table. Its parts are put together in the workers' order, so
-the rows have the same bits whoever is faster. A part that comes again, since its worker didn't get
-the answer, is answered as before, and not applied again.
+A push is one batch of gradients of one table. Its parts are joined in the workers' order, so the
+rows have the same bits whichever worker is faster. A part that is sent again because its worker did
+not get the answer gets the same answer, and isn't applied again.
 
-A worker may send the parts of many tables' pushes at once: it then waits for the others once. Each
-table's push is still prepared, and applied, by itself.
+A worker may send the parts of many tables' pushes at once, and then waits for the other workers
+only once. Each table's push is still prepared and applied by itself.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ __all__ = ["PushPart", "PushRules", "Pushes", "Refusals"]
 
 _T = TypeVar("_T")
 
-Refusals: TypeAlias = "list[Exception | None]"  # of each part; None: it was done
+Refusals: TypeAlias = "list[Exception | None]"  # for each part, why it was refused, or None
 
 
 @dataclass(frozen=True)
 class PushRules:
-    """Whose parts make a push.
+    """The rules by which the parts of workers make a push.
 
-    workers: so many, numbered from 0.
-    is_synchronous: a push has a part of each worker; else each worker's pushes are its own.
-    is_mean: the gradients of a push are the mean of the workers', as if they had computed the mean
-        loss of one batch together; else the sum.
-    patience_s: how long a part waits for those of the other workers.
+    workers: number of workers, whose numbers start from 0.
+    is_synchronous: True: a push has a part of each worker; False: a push has one worker's part.
+    is_mean: True: gradients are the mean of the workers' gradients, as if they had computed the
+        mean loss of one batch together; False: they are the sum.
+    patience_s: seconds that a part waits for those of the other workers.
     """
 
     workers: int = 1
@@ -53,7 +53,7 @@ class PushRules:
 
 
 class PushPart(NamedTuple):
-    """What a worker sends of a push; the arrays stay as they are until the push is settled."""
+    """A worker's part of a push. The arrays must not change until the push is settled."""
 
     table: int
     number: int
@@ -61,11 +61,11 @@ class PushPart(NamedTuple):
 
 
 class _Lane:
-    """A thread that prepares pushes, and ends those that it has prepared."""
+    """A thread that prepares pushes, and commits or aborts those that it has prepared."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "embstore-push")
-        self.prepared = 0  # so many pushes are its to end; guarded by Pushes' lock
+        self.prepared = 0  # number of pushes that it has yet to end; guarded by Pushes' lock
 
     def begin(self, call: Callable[[], _T]) -> Future[_T]:
         return self._thread.submit(call)
@@ -79,14 +79,14 @@ class _Lane:
 
 @dataclass(frozen=True)
 class _Push:
-    """One that is prepared. lane: ends it."""
+    """A prepared push. lane: the one that prepared it, and must end it."""
 
     lane: _Lane
     prepared: Prepared
 
 
 class _Refused(NamedTuple):
-    """Pushes from `first` to `last`, which were all refused. why: of the last."""
+    """The pushes numbered `first` to `last`, which were all refused. why: the last one's reason."""
 
     first: int
     last: int
@@ -95,19 +95,19 @@ class _Refused(NamedTuple):
 
 @dataclass(eq=False)
 class _Sequence:
-    """Pushes of the same workers to one table, one after the other."""
+    """The pushes of the same workers to one table, one after the other."""
 
     shard: LocalShard
     workers: Sequence[int]
     is_closed: bool = False
     settled: int = 0  # the number of the last push that was applied, refused or given up
-    refused: _Refused | None = None  # the last that were
-    is_given_up: bool = False  # the last of those, by its workers
-    parts: dict[int, PushPart] = field(default_factory=dict)  # by worker, of the one after settled
-    prepared: _Push | None = None  # that one
-    prepared_at: float = 0.0  # since when it is, by time.monotonic()
-    is_busy: bool = False  # a lane prepares or applies it
-    aborted_by: set[int] = field(default_factory=set)  # workers, of that one
+    refused: _Refused | None = None  # the last refused pushes
+    is_given_up: bool = False  # whether workers gave up the last one refused
+    parts: dict[int, PushPart] = field(default_factory=dict)  # by worker, of push settled + 1
+    prepared: _Push | None = None  # push settled + 1, once prepared
+    prepared_at: float = 0.0  # time.monotonic() at which it was
+    is_busy: bool = False  # whether a lane prepares or applies it
+    aborted_by: set[int] = field(default_factory=set)  # workers that have aborted it
     ending: list[Future[None]] = field(default_factory=list)  # aborts that are under way
 
     @property
@@ -137,10 +137,11 @@ class _Sequence:
 
 
 class Pushes:
-    """Of one server. Any number of threads may call at once, each for a worker of its own.
+    """The pushes to one server's tables. Any number of threads may call at once, each for another
+    worker.
 
-    Nothing is prepared, applied or aborted with the lock held: a shard that is nearly full has a
-    push wait for another's end.
+    The lock isn't held while a push is prepared, applied or aborted: in a shard that is nearly
+    full, a push waits for another one to end.
     """
 
     def __init__(self, rules: PushRules) -> None:
@@ -149,7 +150,7 @@ class Pushes:
         self._closing = threading.Event()
         self._changed = threading.Condition()
         # Guarded by it:
-        self._tables: dict[int, list[_Sequence]] = {}  # by worker
+        self._tables: dict[int, list[_Sequence]] = {}  # by table, then worker
         self._returned: set[int] = set()  # workers
         self._idle: list[_Lane] = []
         self._is_closed = False
@@ -165,15 +166,16 @@ class Pushes:
             self._tables[table] = [shared or _Sequence(shard, (worker,)) for worker in workers]
 
     def prepare(self, worker: int, parts: Sequence[PushPart]) -> Refusals:
-        """Returns when every push is there whole and can't fail any more, or was refused: by the
-        shard, or with WorkerLostError where another worker's part doesn't come. A push that was
-        refused is over, for all workers.
+        """Returns when every push is complete and can't fail any more, or is refused: by the shard,
+        or with WorkerLostError if another worker's part doesn't come. A refused push is over for
+        all workers.
         """
         refusals: Refusals = [None] * len(parts)
         waiting: list[tuple[int, _Sequence]] = []
         whole: list[_Sequence] = []
         with self._changed:
-            # In one order in all threads: a shard that is nearly full holds one push at a time.
+            # All threads take the tables in one order: a shard that is nearly full holds one push
+            # at a time.
             for i in sorted(range(len(parts)), key=lambda i: parts[i].table):
                 part = parts[i]
                 try:
@@ -199,16 +201,16 @@ class Pushes:
                     refusals[i] = sequence.why_refused(parts[i].number)
             given_up = [i for i, sequence in waiting if refusals[i] and sequence.is_given_up]
         if len(given_up) < sum(refusal is not None for refusal in refusals):
-            for i in given_up:  # since another of these was refused: the request comes again
+            for i in given_up:  # another one was refused, so the worker sends these again
                 refusals[i] = None
         return refusals
 
     def commit(
         self, worker: int, pushes: Sequence[tuple[int, int]], global_step: int | None
     ) -> Refusals:
-        """Every shard has them prepared. The first of the workers who says so has them applied.
+        """Applies pushes that every shard has prepared. The first worker's commit does it for all.
 
-        pushes: of each, the table and the number.
+        pushes: the table and the number of each.
         """
         refusals: Refusals = [None] * len(pushes)
         waiting: list[tuple[int, _Sequence]] = []
@@ -235,11 +237,12 @@ class Pushes:
         return refusals
 
     def abort(self, worker: int, pushes: Sequence[tuple[int, int]]) -> Refusals:
-        """A shard has refused them, or the worker has given them up.
+        """Gives up pushes that a shard has refused, or that the worker doesn't want any more.
 
         A push that is prepared here may have been applied elsewhere, by a worker that found it
-        prepared everywhere: then that one's commit comes here, too. So it is over only when all
-        workers have aborted it. On return those that are hold no place of a shard any more.
+        prepared everywhere; that worker's commit then comes here too. So a prepared push is over
+        only when all workers have aborted it. On return, aborted pushes hold no place in a shard
+        any more.
         """
         refusals: Refusals = [None] * len(pushes)
         ending: list[Future[None]] = []
@@ -268,13 +271,13 @@ class Pushes:
                     raise WorkerLostError(f"push {number} hasn't come")
 
     def note_returned(self, worker: int) -> None:
-        """What comes of its pushes has come: nobody waits for more."""
+        """Records that the worker sends no more pushes, so that no thread waits for them."""
         with self._changed:
             self._returned.add(worker)
             self._changed.notify_all()
 
     def are_settled(self, worker: int, pushes: Sequence[tuple[int, int]]) -> bool:
-        """pushes: of each, the table and the number."""
+        """Returns whether all these pushes are over. pushes: the table and the number of each."""
         with self._changed:
             return all(
                 worker >= len(sequences := self._tables.get(table, ()))
@@ -283,7 +286,7 @@ class Pushes:
             )
 
     def give_up(self, table: int) -> None:
-        """What isn't applied yet won't be; nothing of the shard is held any more."""
+        """Refuses the table's pushes that aren't applied yet, and releases all that they hold."""
         ending: list[Future[None]] = []
         with self._changed:
             for sequence in set(self._tables.get(table, ())):
@@ -296,7 +299,7 @@ class Pushes:
             abort.result()
 
     def remove(self, table: int) -> None:
-        """Of a shard that is closed."""
+        """Forgets the table of a shard that is closed."""
         self.give_up(table)
         with self._changed:
             for sequence in self._tables.pop(table, ()):
@@ -314,8 +317,8 @@ class Pushes:
             lane.close()
 
     def _give_up_overdue(self) -> None:
-        """A worker that died has left its pushes prepared, and others wait for the shards that
-        these hold. (Where a push has a part of each worker, any of them ends it.)
+        """Refuses pushes that a dead worker has left prepared, for whose shards other workers wait.
+        (If pushes have a part of each worker, any worker can end them.)
         """
         patience_s = self._rules.patience_s
         next_s = patience_s
@@ -351,7 +354,7 @@ class Pushes:
         return self._tables[table][worker]
 
     def _wait_for_what_it_aborted(self, sequence: _Sequence, worker: int, number: int) -> None:
-        """The others have yet to do so, or to commit it."""
+        """Waits until the other workers have aborted the push too, or have committed it."""
         deadline = time.monotonic() + self._rules.patience_s
         while (
             worker in sequence.aborted_by
@@ -365,7 +368,7 @@ class Pushes:
                 )
 
     def _begin(self, sequence: _Sequence, worker: int, number: int) -> None:
-        """Has push `number` be the one that is next, or one that was settled before."""
+        """Checks that push `number` is the next one, or was settled before."""
         while True:
             if sequence.is_closed:
                 raise ClosedError("the shard is closed")
@@ -377,14 +380,14 @@ class Pushes:
                     f"worker {worker} is at push {number}, and the shard at {after}: all workers "
                     "must train the same variables in the same order"
                 )
-            # The worker was interrupted in those before, and goes on.
+            # The worker was interrupted in earlier pushes, and continues with this one.
             if not sequence.is_busy:
                 self._refuse(sequence, number - 1, EmbStoreError("its worker gave it up"))
                 return
             self._changed.wait()
 
     def _to_commit(self, sequence: _Sequence, number: int) -> _Push | None:
-        """None: it is over, or another worker has it applied."""
+        """Returns the prepared push; None if it is over, or another worker's commit applies it."""
         if number <= sequence.settled:
             return None
         if number == sequence.settled + 1:
@@ -415,7 +418,7 @@ class Pushes:
                     self._refuse(sequence, number, WorkerLostError(told))
 
     def _end_if_given_up(self, sequence: _Sequence, number: int) -> None:
-        """One that is prepared, or is being so, needs all workers for that."""
+        """Refuses the push if one worker has aborted it, or all after it began to be prepared."""
         is_prepared = sequence.prepared is not None or sequence.is_busy
         by_all = len(sequence.aborted_by) == len(sequence.workers)
         if sequence.aborted_by and not sequence.is_busy and (by_all or not is_prepared):
@@ -433,7 +436,7 @@ class Pushes:
         self._changed.notify_all()
 
     def _leave(self, lane: _Lane) -> None:
-        """One of those that it has prepared is over."""
+        """Counts one push of the lane that is over."""
         lane.prepared -= 1
         if lane.prepared == 0:
             if self._is_closed:
@@ -441,7 +444,7 @@ class Pushes:
             else:
                 self._idle.append(lane)
 
-    # --- Without
+    # --- Without the lock held
 
     def _prepare_all(self, whole: Sequence[_Sequence]) -> None:
         with self._changed:
@@ -453,10 +456,10 @@ class Pushes:
         made: Sequence[Prepared | Exception]
         try:
             made = lane.do(lambda: prepare_together(batches, self._scale))
-        except Exception as error:  # of arguments
+        except Exception as error:  # caused by the arguments
             made = [error] * len(whole)
         with self._changed:
-            lane.prepared += 1  # until all are told of
+            lane.prepared += 1  # keeps the lane until all pushes are recorded
             for sequence, prepared in zip(whole, made, strict=True):
                 sequence.is_busy = False
                 if isinstance(prepared, Exception):
@@ -478,12 +481,12 @@ class Pushes:
     ) -> None:
         def apply() -> None:
             commit_together([prepared for _, prepared in ready], global_step)
-            _core.wait_as_owed()  # which a commit doesn't, since it may be one of several
+            _core.wait_as_owed()  # not part of a commit, since that may be one of several
 
         failed: Exception | None = None
         try:
             lane.do(apply)
-        except Exception as error:  # a defect; the others aren't kept waiting
+        except Exception as error:  # a defect; the other workers must not wait for it
             failed = error
             raise
         finally:

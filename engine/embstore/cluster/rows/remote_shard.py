@@ -1,4 +1,4 @@
-"""A shard on another node, or in another process here: stands in for a `LocalShard`."""
+"""Stands in for a `LocalShard` that is on another node, or in another process on this one."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _ASKED_BY_CALLS = frozenset(name for name in vars(Shard) if not name.startswith(
 
 
 class RemoteShard:
-    """Rows go over sockets, everything else by calls of its server's actor.
+    """A shard at a server. Rows go over sockets; everything else is a call of the server's actor.
 
-    An error is that of the shard, and says where it happened. Once the server is gone, every method
-    raises ShardLostError. One that nobody shares and that goes out of scope gives its rows' memory
-    back, as a `LocalShard` does.
+    Errors are those of the shard, and say where they happened. Once the server is gone, every
+    method raises ShardLostError. An unshared one that goes out of scope frees its rows' memory, as
+    a `LocalShard` does.
     """
 
     def __init__(
@@ -49,9 +49,8 @@ class RemoteShard:
         ended: Callable[[], None] = lambda: None,
         place: str = "",
     ) -> None:
-        """table: its number at the server. leave: called in place of closing the shard, which other
-        workers may use. ended: called once nothing is asked of it any more. place: as `OpenShard`
-        has it.
+        """table: its number at the server. leave: called instead of closing a shard that other
+        workers may use. ended: called after the last request. place: as in `OpenShard`.
         """
         self.place = place
         self.server = server
@@ -74,7 +73,7 @@ class RemoteShard:
 
     @property
     def process_id(self) -> int:
-        """Of its server, on its node."""
+        """The id of its server's process, on the server's node."""
         return self.server.actor.process_id
 
     # --- Rows
@@ -85,8 +84,8 @@ class RemoteShard:
             return self._pushes
 
     def check_takes(self, ids: int) -> None:
-        """Raises as `check_usable` does, or InvalidArgumentError where no request has room for so
-        many ids.
+        """Raises what `check_usable` does, and InvalidArgumentError if a request has no room for
+        that many ids.
         """
         self.check_usable()
         size = wire.batch_bytes(ids, self.dim)
@@ -102,7 +101,7 @@ class RemoteShard:
             return self._pushes
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
-        """All other methods of `Shard`, which has what they do."""
+        """Returns the remote version of any other method of `Shard`."""
         if method not in _ASKED_BY_CALLS:
             raise AttributeError(f"{type(self).__name__} has no {method!r}")
         return partial(self._ask, method)
@@ -111,8 +110,8 @@ class RemoteShard:
         return cast("Shard", self)
 
     def close(self) -> None:
-        """Does nothing more to a shard that is lost, which was said. What shares it with others is
-        told even so: only the link of this process may be lost.
+        """Closes the shard. Does nothing if the shard is lost, which has been reported. A shared
+        shard is left even so, since only this process's link may be lost.
         """
         if self._is_closed or _core.fork_generation() != self._made_in:
             return
@@ -135,10 +134,10 @@ class RemoteShard:
         self._out_of_scope.detach()
         self._ended()
 
-    # --- How it is asked
+    # --- Calls
 
     def check_usable(self) -> None:
-        """Raises ForkedError, ClosedError or ShardLostError."""
+        """Raises ForkedError, ClosedError or ShardLostError if the shard can't be used."""
         if _core.fork_generation() != self._made_in:
             raise ForkedError(
                 f"{self._name}: belongs to the process that this one was forked from; open it in "
@@ -150,7 +149,7 @@ class RemoteShard:
             raise self.lost_error()
 
     def lost_error(self) -> ShardLostError:
-        """Of a server that is gone."""
+        """Returns the error of a shard whose server is gone."""
         return ShardLostError(
             f"{self.where} can't be reached any more: {self.server.lost}. What it learnt since the "
             "last save is lost: close the variable, make it anew, and restore the last save with "
@@ -177,7 +176,7 @@ class RemoteShard:
 def _check_alive(server: ServerLink) -> None:
     try:
         server.ping()
-    except StorageError:  # this process lacks a socket: that says nothing of the server
+    except StorageError:  # this process lacks a socket, which says nothing about the server
         return
     except (OSError, EOFError) as error:
         raise ShardLostError(str(error) or type(error).__name__) from error
@@ -188,18 +187,18 @@ def _out_of_scope(server: ServerLink, table: int, ended: Callable[[], None], mad
         return
 
     def close() -> None:
-        with contextlib.suppress(EmbStoreError):  # nobody is there to be told
+        with contextlib.suppress(EmbStoreError):  # there is no caller to tell
             if server.lost is None:
                 server.actor.call(table, "close", (), {}, partial(_check_alive, server))
         ended()
 
-    # Called wherever the last reference went, which may hold any lock.
-    with contextlib.suppress(RuntimeError):  # Python ends, and the servers do, too
+    # A finalizer may run while its thread holds any lock, so closing needs another thread.
+    with contextlib.suppress(RuntimeError):  # Python exits, and the servers with it
         threading.Thread(target=close, name="embstore-out-of-scope", daemon=True).start()
 
 
 def _own(value: Any) -> Any:
-    """What Ray gives lies in its own memory, and arrays in it can't be written to."""
+    """Returns the value with writable arrays: those from Ray's memory are read-only."""
     if isinstance(value, np.ndarray):
         return value if value.flags.writeable else value.copy()
     if isinstance(value, ShardRows):

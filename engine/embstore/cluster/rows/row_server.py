@@ -1,4 +1,4 @@
-"""Serves the rows of a server's shards over sockets, a thread a connection."""
+"""Serves the rows of a server's shards over sockets, with a thread for each connection."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from embstore.table.shard import LocalShard
 
 __all__ = ["RowServer"]
 
-_GREETING_S = 10.0  # that a peer may take to say the token
+_GREETING_S = 10.0  # that a peer may take to send the token
 _ACCEPTS_AGAIN_S = 0.05
 
 
@@ -48,16 +48,16 @@ class RowServer:
         threading.Thread(target=self._accept, name="embstore-accept", daemon=True).start()
 
     def add(self, table: int, shard: LocalShard) -> None:
-        """Serves it by that number."""
+        """Serves the shard under the table number."""
         self._pushes.add(table, shard)
         self._shards[table] = shard
 
     def give_up_pushes(self, table: int) -> None:
-        """Those that aren't applied yet won't be."""
+        """Refuses the table's pushes that aren't applied yet."""
         self._pushes.give_up(table)
 
     def note_returned(self, worker: int) -> None:
-        """It sends nothing any more."""
+        """Records that the worker sends no more requests."""
         self._pushes.note_returned(worker)
 
     def remove(self, table: int) -> None:
@@ -65,12 +65,12 @@ class RowServer:
         self._shards.pop(table, None)
 
     def requests(self) -> dict[str, int]:
-        """How many of each kind have come, by its name."""
+        """Returns the number of requests of each kind, by its name."""
         with self._counting:
             return dict(self._requests)
 
     def close(self) -> None:
-        """Of no more connections; those that are there end when their workers close them."""
+        """Accepts no more connections. Open ones end when their workers close them."""
         self._pushes.close()
         self._pulse.close()
         self._is_closed = True
@@ -79,8 +79,8 @@ class RowServer:
         self._listener.close()
 
     def _accept(self) -> None:
-        """Goes on after any error until the listener is closed: without this thread every worker
-        would take the server for lost.
+        """Accepts connections until the listener is closed, whatever errors occur: without this
+        thread all workers would consider the server lost.
         """
         while not self._is_closed:
             try:
@@ -115,8 +115,8 @@ class RowServer:
 
 
 class _Batches(NamedTuple):
-    """Of the parts of a request, one after the other. rows: gradients that came with it, or room
-    for the rows that it asks for.
+    """The batches of a request's parts, one after the other. rows: gradients that came with the
+    request, or room for the rows that it asks for.
     """
 
     heads: Sequence[PartHead]
@@ -143,7 +143,7 @@ _NO_BATCHES = _Batches([], [0], [0], np.empty(0, np.int64), None, np.empty(0, np
 
 
 class _Buffers:
-    """Of a request; kept for the next, since new memory costs more than filling it."""
+    """Buffers of a request, kept for the next one because new memory costs more than filling it."""
 
     def __init__(self) -> None:
         self.ids = np.empty(0, np.int64)
@@ -159,7 +159,7 @@ class _Buffers:
 
 
 class _Connection:
-    """One request is received, and then answered."""
+    """A worker's connection at the server: receives one request, then answers it."""
 
     def __init__(
         self,
@@ -173,14 +173,14 @@ class _Connection:
         self._pushes = pushes
         self._pulse = pulse
         self._buffers = _Buffers()
-        # Pushes whose batches lie in the buffers, by table and number; and their worker.
+        # The pushes whose batches lie in the buffers, by table and number, and their worker.
         self._held: list[tuple[int, int]] = []
         self._held_by = 0
         self._head = RequestHead(Request.PING)
         self._batches = _NO_BATCHES
 
     def receive(self) -> Request:
-        """OSError or EOFError where the peer is gone, or sends what no worker of ours does."""
+        """Receives a request. Raises OSError or EOFError if the peer is gone, or sends nonsense."""
         packed = wire.receive(self._socket, wire.REQUEST_HEAD.size)
         kind, counts, worker, count, global_step = wire.REQUEST_HEAD.unpack(packed)
         if kind not in iter(Request) or count > wire.MOST_PARTS:
@@ -192,7 +192,7 @@ class _Connection:
         return self._head.kind
 
     def answer(self) -> None:
-        """OSError or EOFError where the peer is gone."""
+        """Carries out the request and answers. Raises OSError or EOFError if the peer is gone."""
         with self._pulse.beats(self._socket):
             try:
                 refusals = self._do()
@@ -217,7 +217,7 @@ class _Connection:
         row_begins = [0, *accumulate(head.ids * head.dim for head in heads)]
         if id_begins[-1]:
             if not self._pushes.are_settled(self._held_by, self._held):
-                self._buffers = _Buffers()  # those are the pushes' until they are over
+                self._buffers = _Buffers()  # unsettled pushes use the old buffers
             self._held = []
         room = self._buffers
         room.make_room(id_begins[-1], row_begins[-1])
@@ -290,7 +290,7 @@ class _Connection:
         return refusals
 
     def _shard_to_look_up(self, head: PartHead) -> LocalShard:
-        """Once it is as the look-up wants it."""
+        """Returns the part's shard, once the push is settled that the look-up has to follow."""
         if head.push:
             self._pushes.wait_until_settled(self._head.worker, head.table, head.push)
         shard = self._shards.get(head.table)
@@ -300,7 +300,7 @@ class _Connection:
 
     def _prepare(self) -> Refusals:
         pushes = [(head.table, head.push) for head in self._batches.heads]
-        # A push without ids has nothing in the buffers, which may still be those of another one.
+        # A push without ids doesn't use the buffers, which an earlier push may still hold.
         if self._batches.ids.size:
             self._held, self._held_by = pushes, self._head.worker
         of_parts = zip(pushes, self._batches.gradients(), strict=True)

@@ -1,4 +1,4 @@
-"""A worker's way to a server: requests that concern several of its shards at once."""
+"""A worker's link to a server: requests that concern several of its shards at once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Actor", "ServerLink", "ServerLinks"]
 
 
 class Actor(Protocol):
-    """Of a server: it answers what isn't rows. node: the address of its node."""
+    """A server's actor, which answers everything but rows. node: the address of its node."""
 
     node: str
     process_id: int
@@ -37,16 +37,17 @@ class Actor(Protocol):
         options: dict[str, Any],
         check_alive: Callable[[], None],
     ) -> Answer:
-        """As `ServerHandle.call`."""
+        """Does what `ServerHandle.call` does."""
         ...
 
 
 class ServerLink:
-    """Of one worker, for all of its tables that have a shard on the server.
+    """One worker's link to a server, for all tables that have a shard there.
 
-    worker: its number, of those that push to the server's shards.
-    prepares_in_turn: no other worker's part belongs to its pushes, which others may come between.
-    silence_s: a server that gives no sign of life for so long is gone.
+    worker: the worker's number, among those that push to the server's shards.
+    prepares_in_turn: whether its pushes have no other worker's part, so that other pushes may come
+        between them.
+    silence_s: seconds without a sign of life after which the server is considered gone.
     """
 
     def __init__(
@@ -64,8 +65,8 @@ class ServerLink:
         self.address = address
         self.prepares_in_turn = prepares_in_turn
         self.silence_s = silence_s
-        self.lost: str | None = None  # why
-        self.users = 0  # shards; guarded by the lock of the ServerLinks
+        self.lost: str | None = None  # the reason, once it is lost
+        self.users = 0  # number of shards; guarded by the lock of the ServerLinks
         self._worker = worker
         where = f"the server on node {actor.node}"
         self._connections = Connections(address, where, silence_s)
@@ -91,7 +92,7 @@ class ServerLink:
         return self._push(Request.ABORT, parts)
 
     def ping(self) -> None:
-        """OSError or EOFError where it is gone; StorageError where this can't be told."""
+        """Raises OSError or EOFError if the server is gone; StorageError if that is unknown."""
         head = wire.REQUEST_HEAD.pack(*RequestHead(Request.PING, worker=self._worker))
         Exchange(self._connections, [head], [], []).wait()
 
@@ -147,7 +148,8 @@ class ServerLink:
                 except EmbStoreError as error:
                     answered = [error] * len(chosen)
                     if kind is Request.COMMIT and isinstance(error, StorageError):
-                        # Other servers may have done their part, so this one's rows don't fit.
+                        # Other servers may have committed their part, so the rows of this server no
+                        # longer fit.
                         self.lost = self.lost or str(error)
                         answered = [shards[i].lost_error() for i in chosen]
                 except (OSError, EOFError) as error:
@@ -170,7 +172,9 @@ class ServerLink:
         parts: Sequence[LookUp | Update],
         global_step: int | None,
     ) -> tuple[list[bytes | NDArray[Any]], list[NDArray[np.float32]]]:
-        """With what its rows are written to. heads: of the parts, packed."""
+        """Returns the message, and the arrays that its rows are received into. heads: packed, one
+        for each part.
+        """
         ids: list[NDArray[np.int64]] = []
         occurrences: list[NDArray[np.uint32]] = []
         grads: list[NDArray[np.float32]] = []
@@ -191,14 +195,14 @@ class ServerLink:
 
 
 class ServerLinks:
-    """Of this process as one worker: a link for each server, for as long as a shard needs it."""
+    """This worker's links, one for each server, each kept for as long as a shard needs it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._links: dict[ServerAddress, ServerLink] = {}
 
     def use(self, address: ServerAddress, make: Callable[[], ServerLink]) -> ServerLink:
-        """The link to the server there; made where there is none, or it is lost."""
+        """Returns the link to the server; makes it if there is none, or the old one is lost."""
         with self._lock:
             link = self._links.get(address)
             if link is None or link.lost is not None:
@@ -221,7 +225,7 @@ def _remote(part: LookUp | Update) -> RemoteShard:
 
 
 def _that_fit(parts: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int]]:
-    """In as few requests as can be."""
+    """Yields the parts for each request, in as few requests as possible."""
     chosen: list[int] = []
     total = 0
     for part in parts:

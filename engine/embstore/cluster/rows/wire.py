@@ -1,4 +1,4 @@
-"""What goes over the socket between a worker and a server: batches of rows, and little else.
+"""The protocol between a worker and a server, over a socket: batches of rows, and little else.
 
 A connection begins with MAGIC and the server's token; the server answers MAGIC. Then each request
 has one answer, in order. A request has a part for each table that it concerns. Integers and floats
@@ -10,16 +10,16 @@ are little-endian.
     answer   head (outcome, bytes of refusals, bytes of rows); the refusals as JSON, a list with
              null for each part that wasn't refused; the rows of all parts that were read, float32
 
-Before the answer to a request that takes long come heads of the outcome WAITING: a worker that
-hears nothing knows that the server isn't there any more.
+While the answer to a request takes long, heads with the outcome WAITING are sent before it: a
+worker that receives nothing for long knows that the server is gone.
 
-A push is a batch of gradients of one table. Each worker's pushes to a table's shard are numbered
-from 1, in the order in which it sends them, and sent again with the same number where the answer
-was lost (see `pushes`). The pushes of a step are prepared by all shards that they concern, and
-then committed, or all of them are aborted. Where one server has all of these shards, APPLY does so.
+A push is a batch of gradients of one table. Each worker numbers its pushes to a table's shard from
+1, in the order in which it sends them, and sends a push again with the same number if the answer
+was lost (see `pushes`). The pushes of a step are prepared by all shards that they concern, and then
+all are committed or all aborted. If one server has all of these shards, APPLY does both.
 
-Nothing that is read is ever executed or unpickled. Who can read the network reads the rows: use one
-that is your own.
+Nothing that is read is ever executed or unpickled. Everyone who can read the network can read the
+rows: use a private network.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ REQUEST_HEAD = struct.Struct("<B?HIq")
 PART_HEAD = struct.Struct("<IIIxxxxQ")
 ANSWER_HEAD = struct.Struct("<BxxxIQ")
 
-_BUFFER_BYTES = 4 << 20  # of the kernel, a socket: a batch of 60,000 rows of 16 floats
+_BUFFER_BYTES = 4 << 20  # kernel buffer of a socket: a batch of 60,000 rows of 16 floats
 _BYTES_A_CALL = 1 << 30  # the kernel takes less than 2 GiB at once
-_VIEWS_A_CALL = 512  # and at most 1024 pieces
+_VIEWS_A_CALL = 512  # and at most 1024 buffers
 
-# So that a node that vanished without a word is noticed in 20 s.
+# With these, a node that vanished without a word is noticed within 20 s.
 _KEEP_ALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 _UNANSWERED_MS = 20_000
 
@@ -101,7 +101,7 @@ class Outcome(enum.IntEnum):
 
 class RequestHead(NamedTuple):
     kind: Request
-    counts: bool = False  # how often each id occurs follows the ids
+    counts: bool = False  # whether the ids' numbers of occurrences follow the ids
     worker: int = 0
     parts: int = 0
     global_step: int = -1  # -1: none
@@ -111,11 +111,11 @@ class PartHead(NamedTuple):
     table: int  # its number at the server
     dim: int
     ids: int = 0
-    push: int = 0  # its number, or after which one rows are looked up; 0: none
+    push: int = 0  # its number; of a look-up, the push to wait for; 0: none
 
 
 def prepare(connection: socket.socket) -> None:
-    """Has it send small messages at once, large ones in one go, and fail when its peer is gone."""
+    """Sets options: small messages go at once, large ones in one go, a lost peer is an error."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
@@ -126,7 +126,7 @@ def prepare(connection: socket.socket) -> None:
 
 
 def send(connection: socket.socket, *parts: bytes | NDArray[Any]) -> None:
-    """All of them, as one message."""
+    """Sends all parts as one message."""
     views = [_view(part) for part in parts if len(part)]
     first = 0
     while first < len(views):
@@ -145,7 +145,7 @@ def receive(connection: socket.socket, count: int) -> bytearray:
 
 
 def receive_within(connection: socket.socket, count: int, within_s: float) -> bytes:
-    """As `receive`; TimeoutError after so long, however much of it has come by then."""
+    """Does what `receive` does. Raises TimeoutError if not all has come after within_s seconds."""
     deadline = time.monotonic() + within_s
     received = b""
     while len(received) < count:
@@ -161,7 +161,7 @@ def receive_within(connection: socket.socket, count: int, within_s: float) -> by
 
 
 def receive_into(connection: socket.socket, *buffers: bytearray | NDArray[Any]) -> None:
-    """Fills them, one after the other; EOFError where the peer closed the connection."""
+    """Fills the buffers, one after the other. Raises EOFError if the peer closes the connection."""
     views = [_view(buffer) for buffer in buffers if len(buffer)]
     first = 0
     while first < len(views):
@@ -176,7 +176,7 @@ def receive_into(connection: socket.socket, *buffers: bytearray | NDArray[Any]) 
 
 
 def _some(views: list[memoryview], first: int) -> list[memoryview]:
-    """As many of them, from the first, as the kernel fills in one call."""
+    """Returns as many of the views, from `first`, as the kernel fills in one call."""
     chosen: list[memoryview] = []
     room = _BYTES_A_CALL
     for view in views[first : first + _VIEWS_A_CALL]:
@@ -193,8 +193,8 @@ def _view(buffer: bytes | bytearray | NDArray[Any]) -> memoryview:
 
 
 def pack_refusals(errors: Sequence[Exception | None]) -> bytes:
-    """One error or None for each part. Errors that aren't embstore's own go by the name of their
-    class.
+    """Packs one error or None for each part. An error that isn't from embstore is represented by
+    its class name.
     """
     return json.dumps([None if error is None else _described(error) for error in errors]).encode()
 
@@ -205,7 +205,7 @@ def _described(error: Exception) -> dict[str, Any]:
 
 
 def unpack_refusals(packed: bytes | bytearray, wheres: Sequence[str]) -> list[EmbStoreError | None]:
-    """wheres: what each part was asked of, which its error names."""
+    """Unpacks `pack_refusals`. wheres: the shard of each part, which its error then names."""
     return [
         None if told is None else error_named(told["error"], told["message"], told["keys"], where)
         for told, where in zip(json.loads(bytes(packed)), wheres, strict=True)
@@ -213,9 +213,9 @@ def unpack_refusals(packed: bytes | bytearray, wheres: Sequence[str]) -> list[Em
 
 
 def error_named(name: str, message: str, keys: list[int], where: str) -> EmbStoreError:
-    """The error of `embstore.errors` of that name, which says where it happened.
+    """Returns the error of that name in `embstore.errors`, with the place where it happened.
 
-    What isn't one of those, such as a MemoryError, becomes an EmbStoreError that names it.
+    For any other name, such as MemoryError, returns an EmbStoreError that contains it.
     """
     kind = getattr(errors, name) if name in errors.__all__ else None
     if kind is None:
@@ -226,5 +226,5 @@ def error_named(name: str, message: str, keys: list[int], where: str) -> EmbStor
 
 
 def batch_bytes(ids: int, dim: int) -> int:
-    """At most, of a part of a request or of its answer."""
+    """Returns the greatest size of a part of a request, or of its answer."""
     return ids * (8 + 4 + 4 * dim)

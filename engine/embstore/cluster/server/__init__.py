@@ -1,1 +1,1 @@
-"""The servers: processes that hold shards, and where they are."""
+"""The servers, which are processes that hold shards, and the choice of a server for each shard."""

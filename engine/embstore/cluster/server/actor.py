@@ -1,4 +1,4 @@
-"""The actor that holds shards on its node. It is one of Ray's by what starts it alone."""
+"""The actor that holds shards on its node. It depends on Ray only in how it is started."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ __all__ = ["ServerActor", "ShardPlace"]
 
 @dataclass(frozen=True)
 class ShardPlace:
-    """What a shard needs on its node before it can be made; the shard is one of so many."""
+    """The variable that a shard belongs to, the shard's index in it, and the tiers to prepare."""
 
     variable: str
     index: int
     shards: int
     tiers: Sequence[Tier]
-    freed_within_s: float = 0.0  # that files may be in use for by a shard that was ended
+    freed_within_s: float = 0.0  # time to wait for files that an ended shard may still use
 
 
 class ServerActor:
-    """Answers everything but look-ups and applies, which go over its `RowServer`.
+    """Answers all calls except look-ups and applies, which go over its `RowServer`.
 
-    Shards go by the number of their table, which is never given twice.
+    Each shard is identified by the number of its table here. Numbers are never reused.
     """
 
     def __init__(self) -> None:
@@ -50,20 +50,20 @@ class ServerActor:
         self._host = ""
 
     def node(self) -> tuple[str, int]:
-        """Ray's id of this node, and the number of this process."""
+        """Returns Ray's id of this node, and this process's id."""
         import ray
 
         return ray.get_runtime_context().get_node_id(), os.getpid()
 
     def serve(self, host: str, rules: PushRules) -> ServerAddress:
-        """host: the address of this node."""
+        """Starts serving rows at `host`, the address of this node, and returns where."""
         self._host = host
         self._server = RowServer(host, rules)
         return self._server.address
 
     def open(self, spec: ShardSpec, place: ShardPlace) -> Answer:
-        """Makes a shard; the value is the number of its table here, and the resource that this node
-        has and no other (`NodeSettings.place`).
+        """Makes a shard. The answer's value is the number of its table here, and the resource that
+        only this node has (`NodeSettings.place`).
         """
         settings = NodeSettings.of_this_process()
         try:
@@ -80,12 +80,12 @@ class ServerActor:
         return Answer((table, settings.place(self._host)))
 
     def note_returned(self, worker: int) -> None:
-        """Of the job: it sends nothing any more."""
+        """Records that this worker of the job sends no more requests."""
         if self._server is not None:
             self._server.note_returned(worker)
 
     def status(self) -> ServerStatus:
-        """Of the shards that are open."""
+        """Returns the status of all open shards."""
         with self._lock:
             shards = list(self._open.values())
         found = []
@@ -103,7 +103,7 @@ class ServerActor:
         if shard is None or self._server is None:
             return Answer(error=ClosedError("the shard is closed"))
         if method == "close":
-            self._server.give_up_pushes(table)  # nothing of the shard is held any more
+            self._server.give_up_pushes(table)  # releases each place that a push holds in the shard
         try:
             answer = Answer(getattr(shard, method)(*arguments, **options))
         except EmbStoreError as error:

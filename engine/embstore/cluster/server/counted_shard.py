@@ -1,4 +1,4 @@
-"""A shard that knows how many ids it was asked for of late."""
+"""A shard that knows how many ids it was recently asked for."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ WINDOW_S = 10
 
 
 class Rate:
-    """How many a second, over the last WINDOW_S; less where it is younger. For any thread."""
+    """A rate per second over the last WINDOW_S, or its lifetime if that is shorter. Thread-safe."""
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s
         self._began_s = clock_s()
         self._lock = threading.Lock()
-        self._seconds = [-1] * WINDOW_S  # of the clock, each at its number modulo WINDOW_S
+        self._seconds = [-1] * WINDOW_S  # second s of the clock is in slot s % WINDOW_S
         self._counts = [0] * WINDOW_S
 
     def add(self, count: int) -> None:
@@ -34,7 +34,7 @@ class Rate:
 
     def per_s(self) -> float:
         now_s = self._clock_s()
-        oldest = int(now_s) - WINDOW_S + 1  # the last second has only begun
+        oldest = int(now_s) - WINDOW_S + 1  # the current second has only begun
         with self._lock:
             total = sum(
                 count
@@ -45,8 +45,8 @@ class Rate:
 
 
 class CountedShard(LocalShard):
-    """looked_up and applied: ids, as often as they occurred in the batches. What failed isn't
-    counted, and an apply is when it is committed.
+    """A shard with rates of ids that were looked up and applied, repeated ids included. Requests
+    that fail aren't counted, and an apply counts when it is committed.
     """
 
     def __init__(self, spec: ShardSpec) -> None:

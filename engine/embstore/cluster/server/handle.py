@@ -1,4 +1,4 @@
-"""A server as Ray hands it out, to whoever starts or asks it."""
+"""A client's handle of a server, by which it starts and calls it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["GPU_RESOURCE", "ServerHandle", "start_actors"]
 
 GPU_RESOURCE = "GPU"  # Ray's name
 
-# Of calls that an actor answers at once. Look-ups and applies aren't among them.
+# Number of calls that an actor answers at once. Look-ups and applies aren't among them.
 _CALLS_AT_ONCE = 16
-_A_LITTLE = 0.0001  # as finely as Ray counts
-_PULSE_GROUP = "pulse"  # of the call that tells that an actor is alive, and waits behind no other
+_A_LITTLE = 0.0001  # the smallest fraction of a resource that Ray counts
+_PULSE_GROUP = "pulse"  # for checks that an actor is alive, which wait behind no other call
 
 
 class ServerHandle:
-    """handle: Ray's. node: the address that its node goes by."""
+    """A server as a Ray actor. handle: Ray's. node: the address of its node."""
 
     def __init__(self, handle: Any, node: str, process_id: int) -> None:
         self._handle = handle
@@ -33,12 +33,12 @@ class ServerHandle:
         self.process_id = process_id
 
     def check_alive(self, silence_s: float) -> None:
-        """ShardLostError where it gives no sign of life for so long."""
+        """Raises ShardLostError if the server gives no sign of life for silence_s."""
         pulse = self._handle.node.options(concurrency_group=_PULSE_GROUP)
         wait_for(pulse.remote(), lambda: raise_silent(silence_s), silence_s)
 
     def serve(self, rules: PushRules, silence_s: float) -> ServerAddress:
-        """Where it serves rows, from now on."""
+        """Has the server serve rows from now on, and returns its address."""
         address: ServerAddress = wait_for(
             self._handle.serve.remote(self.node, rules), lambda: self.check_alive(silence_s)
         )
@@ -52,9 +52,10 @@ class ServerHandle:
         options: dict[str, Any],
         check_alive: Callable[[], None],
     ) -> Answer:
-        """What the method of a shard answers; ShardLostError where it, or Ray, is gone.
+        """Calls a method of a shard, and returns its answer. Raises ShardLostError if the server,
+        or Ray, is gone.
 
-        check_alive: called now and then; raises where it isn't.
+        check_alive: called from time to time; raises if the server is gone.
         """
         check_connected()
         reference = self._handle.call.remote(table, method, arguments, options)
@@ -62,7 +63,7 @@ class ServerHandle:
         return answer
 
     def open(self, *arguments: Any, silence_s: float) -> Answer:
-        """As `ServerActor.open`, which may take long; ShardLostError where it is silent."""
+        """Calls `ServerActor.open`. Raises ShardLostError if the server gives no sign of life."""
         check_connected()
         answer: Answer = wait_for(
             self._handle.open.remote(*arguments), lambda: self.check_alive(silence_s)
@@ -70,35 +71,36 @@ class ServerHandle:
         return answer
 
     def note_returned(self, worker: int) -> None:
-        """As `ServerActor.note_returned`; waits for nothing."""
+        """Calls `ServerActor.note_returned` without waiting for it."""
         self._handle.note_returned.remote(worker)
 
     def end(self) -> None:
         if library().is_initialized():
-            with contextlib.suppress(Exception):  # it may be gone already
+            with contextlib.suppress(Exception):  # the actor may be gone already
                 library().kill(self._handle)
 
 
 def start_actors(ray: Any, nodes: Sequence[str | None], has_gpu: bool) -> list[Any]:
-    """Ray's handles of actors, which start at once.
+    """Starts server actors, and returns Ray's handles of them.
 
-    nodes: of each, Ray's id of its node; None: one on each node where there are enough nodes.
-    has_gpu: each uses one, of which Ray hides all others from its process. Many may share one, so
-        they ask for a little.
+    nodes: for each actor, Ray's id of its node; None: Ray spreads the actors over the nodes.
+    has_gpu: each actor uses a GPU, and Ray hides the other GPUs from its process. Many actors may
+        share one, so each asks for a small fraction.
     """
-    # Whoever asks how a server is doing doesn't wait behind its calls.
+    # Status calls and liveness checks have concurrency groups of their own: other calls don't delay
+    # them.
     kind = ray.remote(concurrency_groups={STATUS_GROUP: 1, _PULSE_GROUP: 1})(ServerActor)
     at = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
     return [
         kind.options(
             name=f"{SERVER_NAME}{uuid.uuid4().hex}",
             namespace=NAMESPACE,
-            num_cpus=0,  # several may share a core, and would otherwise never start on few
+            num_cpus=0,  # several share a core: if they asked for CPUs, some might never start
             num_gpus=_A_LITTLE if has_gpu else 0,
             scheduling_strategy="SPREAD" if node is None else at(node, soft=False),
             max_concurrency=_CALLS_AT_ONCE,
-            # One that is restarted has lost its rows, and must never look alive; and what is asked
-            # twice may be done twice.
+            # A restarted server has lost its rows and must not look alive, and a call that is
+            # repeated may be done twice.
             max_restarts=0,
             max_task_retries=0,
         ).remote()

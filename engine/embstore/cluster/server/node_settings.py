@@ -1,6 +1,6 @@
-"""What a node's server was told of its PMem, which shards on that node go by.
+"""A node's PMem settings, which its server was started with and the shards on the node use.
 
-A server hands it to the processes that Ray starts on its node, in their environment.
+The server passes them to the processes that Ray starts on its node, as environment variables.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ _CACHE_BYTES = "EMBSTORE_NODE_CACHE_BYTES"
 
 @dataclass(frozen=True)
 class NodeSettings:
-    """pmem_path: of a directory; None: the node has no PMem.
+    """The PMem folder and the cache size that a node's server was started with.
 
-    cache_bytes: of the DRAM tier of each shard that asks for the node's PMem and leaves that open;
-        None: as without a server.
+    pmem_path: a directory; None: the node has no PMem.
+    cache_bytes: size of the DRAM tier of each shard that uses the node's PMem and leaves that size
+        open; None: the size that a shard has without a server.
     """
 
     pmem_path: str | None = None
@@ -37,7 +38,7 @@ class NodeSettings:
         return cls(environment.get(_PMEM_PATH), None if cache is None else int(cache))
 
     def environment(self) -> dict[str, str]:
-        """Of the node's processes."""
+        """Returns the settings as environment variables of the node's processes."""
         variables: dict[str, str] = {}
         if self.pmem_path is not None:
             variables[_PMEM_PATH] = self.pmem_path
@@ -46,14 +47,14 @@ class NodeSettings:
         return variables
 
     def place(self, host: str) -> str:
-        """A resource that the node of that address has and no other. Several may be on one
-        computer, each with PMem of its own.
+        """Returns a resource that only this node has. Several nodes, each with PMem of its own, may
+        be on one computer and share its address.
         """
         return f"node:{host}" if self.pmem_path is None else f"pmem:{host}:{self.pmem_path}"
 
     def settle(self, tiers: Sequence[Tier], spec: ShardSpec) -> tuple[list[Tier], ShardSpec]:
-        """With this node's places and sizes for what they leave to it; MissingDeviceError where the
-        node has none.
+        """Returns tiers and spec with this node's paths and sizes filled in for those left open.
+        Raises MissingDeviceError if tiers ask for NODE_PMEM and the node has no PMem.
         """
         if not any(tier.path == NODE_PMEM for tier in tiers):
             return list(tiers), spec
@@ -85,7 +86,7 @@ class NodeSettings:
 
 
 def _moved(file: str | None, tier: Tier, now: Tier) -> str | None:
-    """The file of a tier whose directory was `tier.path` and is `now.path`."""
+    """Returns the file's path after its tier's folder has moved from `tier.path` to `now.path`."""
     if file is None or tier.path == now.path or now.path is None:
         return file
     return str(Path(now.path) / Path(file).name)

@@ -1,4 +1,4 @@
-"""Where the shards of a variable go: each to a server on a node that has what it needs."""
+"""Chooses a server for each shard of a variable, on a node that has what the shard needs."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ _PMEM = (TierKind.PMEM_LIBPMEM, TierKind.PMEM_MEMKIND, TierKind.PMEM_POOL)
 
 _PLACED_WITHIN_S = 60.0
 _LOOKED_FOR_EVERY_S = 0.5
-_A_LITTLE = 0.0001  # as finely as Ray counts
+_A_LITTLE = 0.0001  # the smallest fraction of a resource that Ray counts
 
 
 @dataclass(frozen=True)
 class OpenShard:
-    """actor, server and address: of its server, by whose number and the table's it goes. place: a
-    resource that its node has and no other, by which it comes back to what it keeps there.
+    """A shard at a server. actor, server, address: its server's handle, number and address. table:
+    the shard's number there. place: a resource that only its node has; persisted rows are found by
+    it.
     """
 
     actor: ServerHandle
@@ -41,8 +42,8 @@ class OpenShard:
 
 
 class Placing:
-    """Of one variable. Servers for all of its shards are taken when the first is asked for: by then
-    every argument is known to be good.
+    """Places the shards of one variable. Servers for all shards are taken when the first is opened:
+    by then all arguments have been checked.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Placing:
         freed_within_s: float = 0.0,
         places: Sequence[str] = (),
     ) -> None:
-        """places: of each shard, where it has to be; none: anywhere."""
+        """places: for each shard the node that it has to be on; empty: any."""
         self._variable = variable
         self.count = count
         self._tiers = list(tiers)
@@ -71,10 +72,10 @@ class Placing:
         self._open: dict[OpenShard, Server] = {}
 
     def open(self, spec: ShardSpec) -> OpenShard:
-        """Makes the next shard."""
+        """Makes the next shard of the variable, and returns it."""
         if self._waiting is None:
             self._waiting = self._take(spec.gpu)
-        elif not self._waiting:  # one that failed before has ended it
+        elif not self._waiting:  # end() was called after an open that failed
             nodes = self._nodes[self._next :]
             self._waiting = self._servers.take(
                 self._variable, nodes, self._has_gpu, _PLACED_WITHIN_S
@@ -87,7 +88,7 @@ class Placing:
                 self._servers.lose(server)
                 if not server.has_opened:
                     raise
-                # It was lost before; that it is gone is found out only now.
+                # The server died earlier, and this call is the first to notice.
                 (server,) = self._servers.take(
                     *(self._variable, [self._nodes[self._next]]), self._has_gpu, _PLACED_WITHIN_S
                 )
@@ -100,21 +101,21 @@ class Placing:
                 return shard
 
     def leave(self, shard: OpenShard) -> None:
-        """It is closed, or lost."""
+        """Releases a shard that is closed or lost."""
         server = self._open.pop(shard, None)
         if server is not None:
             self._servers.leave(server)
         self._give_back()
 
     def end(self) -> None:
-        """Nothing more is opened."""
+        """Releases the servers that were taken for shards that won't be opened."""
         for server in self._waiting or ():
             self._servers.leave(server)
         self._waiting = []
         self._give_back()
 
     def end_all(self) -> None:
-        """What is open, too, is of no use any more."""
+        """Forgets the open shards too, since their servers are about to end."""
         self._open = {}
         self.end()
 
@@ -135,7 +136,7 @@ class Placing:
             self._reservation = None
 
     def _take(self, gpu: str | None) -> list[Server]:
-        """gpu: of a tier of HBM; None without one."""
+        """Takes a server for each shard. gpu: the device of an HBM tier; None without one."""
         ray = ray_cluster.join_or_start()
         resources = self._resources(ray)
         self._has_gpu = self._needs_gpu(ray, gpu)
@@ -165,7 +166,7 @@ class Placing:
             raise
 
     def _wait_for_places(self, ray: Any) -> None:
-        """A node that was ended may be on its way back."""
+        """Waits for the nodes that hold persisted shards: an ended node may be restarting."""
         deadline = time.monotonic() + _PLACED_WITHIN_S
         while missing := [place for place in self._places if not ray_cluster.offered(ray, place)]:
             if time.monotonic() > deadline:
@@ -176,8 +177,8 @@ class Placing:
             time.sleep(_LOOKED_FOR_EVERY_S)
 
     def _resources(self, ray: Any) -> dict[str, float]:
-        """What a shard needs of its node; a cluster without nodes that say what PMem they have is
-        trusted to have it.
+        """Returns the resources that each shard needs on its node. If no node offers `pmem`, every
+        node is assumed to have enough.
         """
         size_bytes = sum(tier.size_bytes or 0 for tier in self._tiers if tier.kind in _PMEM)
         nodes_gib = ray_cluster.offered(ray, PMEM_RESOURCE)
@@ -199,7 +200,7 @@ class Placing:
         return {PMEM_RESOURCE: needed_gib}
 
     def _needs_gpu(self, ray: Any, gpu: str | None) -> bool:
-        """gpu: of a tier of HBM; None without one."""
+        """gpu: the device of an HBM tier; None without one."""
         if gpu in (None, EMULATED):
             return False
         if gpu != CUDA:

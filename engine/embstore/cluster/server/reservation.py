@@ -1,4 +1,4 @@
-"""What shards take of their nodes, such as PMem: Ray gives it to nobody else meanwhile."""
+"""Reserves resources of nodes, such as PMem, for shards: Ray then gives them to nothing else."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ __all__ = ["Reservation"]
 
 
 class Reservation:
-    """Of one variable's shards. A server takes nothing itself: it may hold shards of more and more
-    tables. Ray gives back what is reserved when the process that has reserved it ends.
+    """A reservation for one variable's shards. The servers reserve nothing themselves, since they
+    may hold shards of more and more tables. Ray frees the reservation when the process that made it
+    ends.
 
-    nodes: Ray's ids of those that the shards go to; of one node each where there are enough.
+    nodes: Ray's id of each shard's node; all different if there are enough nodes.
     """
 
     def __init__(
         self, ray: Any, variable: str, needed: Sequence[dict[str, float]], within_s: float
     ) -> None:
-        """needed: of each shard, by Ray's names of resources.
+        """needed: for each shard, amounts by Ray's names of resources.
 
-        within_s: MissingDeviceError where no nodes have so much in that time.
+        Raises MissingDeviceError if the nodes don't have that much free within within_s.
         """
         self._group = ray.util.placement_group(list(needed), strategy="SPREAD")
         try:
@@ -44,5 +45,5 @@ class Reservation:
     def end(self) -> None:
         ray = ray_cluster.library()
         if ray.is_initialized():
-            with contextlib.suppress(Exception):  # it may be gone already
+            with contextlib.suppress(Exception):  # the group may be gone already
                 ray.util.remove_placement_group(self._group)

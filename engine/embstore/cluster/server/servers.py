@@ -1,4 +1,4 @@
-"""The servers of a job, or of a program: processes that hold shards of all of its tables."""
+"""The servers of a job, or of a program: processes that hold shards of all its tables."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from embstore.errors import MissingDeviceError, ShardLostError
 
 __all__ = ["PMEM_RESOURCE", "Server", "Servers", "described_resources"]
 
-PMEM_RESOURCE = "pmem"  # of a node, in GiB
+PMEM_RESOURCE = "pmem"  # offered by a node, in GiB
 
 
 @dataclass(eq=False)
 class Server:
-    """number: in the order in which a job's, or a program's, were started. address: where it serves
-    rows. shards: so many are there, or are about to be. has_opened: it has had one before.
+    """A server process. number: in the order in which the job or program started them. address:
+    where it serves rows. shards: how many it has, or is about to have. has_opened: it has opened a
+    shard.
     """
 
     number: int
@@ -37,10 +38,11 @@ class Server:
 
 
 class Servers:
-    """Each shard of a table goes to another server, and one server holds shards of many tables.
+    """The servers of a job or a program. The shards of one table go to different servers, and a
+    server holds shards of many tables.
 
-    So there are as many servers as the table of most shards has, or more where shards have to be on
-    certain nodes, or on a GPU. A server ends with its last shard. For any thread.
+    There are thus as many servers as the table with the most shards has, or more if shards need
+    certain nodes or a GPU. A server ends with its last shard. Thread-safe.
     """
 
     def __init__(self, rules: PushRules, silence_s: float = 30.0) -> None:
@@ -48,15 +50,15 @@ class Servers:
         self._silence_s = silence_s
         self._numbers = itertools.count()
         self._lock = threading.Lock()  # held while servers are started
-        self._servers: list[Server] = []  # guarded by it
+        self._servers: list[Server] = []  # guarded by _lock
 
     def take(
         self, variable: str, nodes: Sequence[str | None], has_gpu: bool, within_s: float
     ) -> list[Server]:
-        """A server for each shard of a variable; those that are missing are started.
+        """Returns a server for each shard of a variable, and starts the servers that are missing.
 
         nodes: for each shard Ray's id of the node that it has to be on; None: any.
-        within_s: MissingDeviceError where no node has room for a server in that time.
+        Raises MissingDeviceError if no node has room for a server within within_s.
         """
         with self._lock:
             chosen: list[Server | None] = []
@@ -80,19 +82,19 @@ class Servers:
             return taken
 
     def leave(self, server: Server) -> None:
-        """One of its shards is closed, or won't be opened."""
+        """Counts a shard that is closed, or won't be opened. Ends a server without shards."""
         with self._lock:
             server.shards -= 1
             if server.shards == 0:
                 self._remove(server)
 
     def lose(self, server: Server) -> None:
-        """It is gone: nothing new goes there."""
+        """Removes a server that is gone, so that nothing new goes there."""
         with self._lock:
             self._remove(server)
 
     def note_returned(self, worker: int) -> None:
-        """Has nobody wait for a push of this worker of the job."""
+        """Has no server wait any longer for a push of this worker of the job."""
         with self._lock:
             for server in self._servers:
                 server.actor.note_returned(worker)
@@ -134,8 +136,8 @@ class Servers:
 def _placed(
     ray: Any, variable: str, handles: Sequence[Any], within_s: float
 ) -> list[tuple[ServerHandle, str]]:
-    """Each with the id of its node; ShardLostError where one, or its node, dies before it can say
-    where it is.
+    """Returns each server with the id of its node. Raises ShardLostError if a server, or its node,
+    dies before it has said where it is, and MissingDeviceError if no node has room in time.
     """
     try:
         nodes = ray.get([handle.node.remote() for handle in handles], timeout=within_s)

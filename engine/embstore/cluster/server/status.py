@@ -1,4 +1,4 @@
-"""What a server says of itself to whoever is at the cluster, and the name that it is found by."""
+"""The status that a server reports to any program of the cluster, and the name to find it by."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = [
     "status_of",
 ]
 
-NAMESPACE = "embstore"  # of Ray's; every program's servers are in it
-SERVER_NAME = "server/"  # which names of servers begin with
-STATUS_GROUP = "status"  # of an actor's threads
+NAMESPACE = "embstore"  # Ray's namespace of every program's servers
+SERVER_NAME = "server/"  # the prefix of servers' names
+STATUS_GROUP = "status"  # the actor's concurrency group for status calls
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class TierStatus:
     kind: str
     path: str
     rows: int
-    bytes: int  # that its rows take
+    bytes: int  # of its rows
 
 
 @dataclass(frozen=True)
@@ -34,16 +34,17 @@ class ShardStatus:
     rows: int
     index_bytes: int
     tiers: list[TierStatus]
-    # Over the last counted_shard.WINDOW_S.
+    # Averages over the last counted_shard.WINDOW_S.
     looked_up_ids_per_s: float
     applied_ids_per_s: float
 
 
 @dataclass(frozen=True)
 class ServerStatus:
-    """shards: with its variable's name, its number, and how many the variable has.
+    """shards: for each, its variable's name, its number, the variable's number of shards, its
+    status.
 
-    requests: how many of each kind of `wire.Request` have come, by its name.
+    requests: number of requests of each kind of `wire.Request`, by its name.
     """
 
     shards: list[tuple[str, int, int, ShardStatus]]
@@ -51,7 +52,7 @@ class ServerStatus:
 
 
 def status_of(shard: CountedShard) -> ShardStatus:
-    """Of one of this process's shards."""
+    """Returns the status of one of this process's shards."""
     stats = shard.stats()
     return ShardStatus(
         shard.size(),
