@@ -10,35 +10,34 @@
     model.fit(ids, labels)
     model.save("model.keras")  # with its rows
 
-Rows are trained once a step, when the model's Keras optimizer applies its gradients: by that
-optimizer's rule and learning rate, schedules and callbacks included, or by a table's own
-`optimizer=`. Only the rows of a batch are read and written, also by Adam and others that Keras
-applies to whole tables.
+Rows are trained once per step, when the model's Keras optimizer applies its gradients: with that
+optimizer's rule and learning rate, schedules and callbacks included, or with a table's own
+`optimizer=`. Only the rows of a batch are read and written, also with Adam and other optimizers
+that Keras applies to whole tables.
 
-`distributed_model` turns the `keras.layers.Embedding`s of a model into these, and
-`save_as_original_model` turns them back. `DistributedEmbedding` takes the configurations of
-keras-rs. `variables(model)` are the tables themselves, for `embstore.save` and `embstore.persist`.
+`distributed_model` replaces the `keras.layers.Embedding`s of a model by these layers, and
+`save_as_original_model` replaces them back. `DistributedEmbedding` takes the configurations of
+keras-rs. `variables(model)` returns the tables themselves, for `embstore.save` and
+`embstore.persist`.
 
-A file of `model.save` or `save_weights` has the rows, with slots, frequencies, versions and the
-keys that wait; a load of a file that lacks them raises. What is written into a `.keras` file goes
-through memory; for tables that are too large for it see `rows_kept_apart`. A model that is loaded
-or cloned has its tables where its author had them, unless `rows_at` says otherwise. What would
-lose rows
-unseen raises: `get_weights` and `set_weights`, and with them
-`EarlyStopping(restore_best_weights=True)`, take `ModelCheckpoint` in place.
+A file of `model.save` or `save_weights` has the rows, with slots, frequencies, versions and keys
+that wait for admission; loading a file without them raises. The contents of a `.keras` file go
+through memory; for tables that are too large for that see `rows_kept_apart`. A model that is loaded
+or cloned has its tables where its author had them, unless `rows_at` gives another place. Calls that
+would silently lose rows raise: `get_weights`, `set_weights` and therefore
+`EarlyStopping(restore_best_weights=True)`. Use `ModelCheckpoint` instead.
 
-With `shards=n` a table's rows lie in n other processes, on a Ray cluster (`embstore.cluster`). For
-a model's file those write and read the rows themselves, in a folder that Python's `tempfile` makes:
-where some are on other computers, have TMPDIR name one that all of them share.
-In the workers of a job (`embstore.cluster.run`) such tables are shared, and `averaged(optimizer)`
-has dense weights follow the mean of the workers' gradients, on torch.
-`model.fit(prefetching(dataset, model))` asks them for the rows of the next batch while one is
-trained.
+With `shards=n` a table's rows are in n other processes, on a Ray cluster (`embstore.cluster`).
+These processes write and read the rows for a model's file themselves, in a folder that Python's
+`tempfile` makes: if some are on other computers, set TMPDIR to a folder that all of them share. The
+workers of a job (`embstore.cluster.run`) share such tables, and on torch `averaged(optimizer)`
+trains dense weights by the mean of the workers' gradients. `model.fit(prefetching(dataset, model))`
+requests the rows of the next batch while one is trained.
 
-Gradient accumulation and moving averages of the Keras optimizer, SGD's momentum and the other
-options that have no counterpart in embstore.optimizers, and JAX are refused by errors that say so.
-On TensorFlow Keras itself squares the gradient of each duplicate in a batch by itself, and on torch
-those of a key together; here they are always together.
+Unsupported, with an error that says so, are gradient accumulation and moving averages of the Keras
+optimizer, SGD's momentum and other options without a counterpart in embstore.optimizers, and JAX.
+If a key occurs several times in a batch, its gradients are summed before they are squared, as Keras
+does on torch; on TensorFlow, Keras squares each one separately.
 """
 
 try:

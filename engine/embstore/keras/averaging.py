@@ -1,4 +1,4 @@
-"""Workers that train one model together: the gradients of its dense weights are averaged."""
+"""Averages the gradients of the dense weights over workers that train one model together."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ _MARK = "_embstore_averages"
 
 
 def averaged(optimizer: Any, group: Any = None) -> Any:
-    """The Keras optimizer, which from now on applies the mean of all workers' gradients.
+    """Returns the Keras optimizer, changed so that it applies the mean of all workers' gradients.
 
         torch.distributed.init_process_group("gloo", ...)
         model.compile(embstore.keras.averaged(keras.optimizers.Adam()), "binary_crossentropy")
         model.fit(...)  # with a part of its own of each batch, in every worker
 
-    Dense weights that start alike stay alike, to the bit; that they do is checked at the first
-    step. Rows of tables aren't touched: their shards put the workers' gradients together
-    (`embstore.cluster.Job`); a gradient of theirs that is inf or nan is found in all workers. Each
-    worker must make the same steps. Losses, metrics and what layers
-    count by themselves (BatchNormalization) are each worker's own.
+    Dense weights that are equal at the start stay equal, to the bit; the first step checks that
+    they are equal. Rows of tables aren't averaged: their shards combine the workers' gradients
+    (`embstore.cluster.Job`). If a gradient of rows is inf or nan, all workers see that. All workers
+    must make the same steps. Losses, metrics and the statistics of layers (BatchNormalization) stay
+    each worker's own.
 
-    optimizer: where a loss is scaled, the keras.optimizers.LossScaleOptimizer.
+    optimizer: if the loss is scaled, the keras.optimizers.LossScaleOptimizer.
     group: a process group of torch.distributed; None: the default one.
 
-    Raises UnsupportedError where Keras doesn't run on torch, and InvalidArgumentError where there
-    is no process group, or, from a step, where weights didn't start alike.
+    Raises UnsupportedError if Keras doesn't run on torch, and InvalidArgumentError if there is no
+    process group. A step raises InvalidArgumentError if the initial weights differ.
     """
     if keras.backend.backend() != "torch":
         raise UnsupportedError(
@@ -59,7 +59,7 @@ def averaged(optimizer: Any, group: Any = None) -> Any:
         return optimizer
     apply, is_compared = optimizer.apply, False
 
-    # In place of a class around the optimizer: tables know Keras's optimizers by their classes.
+    # No wrapping class: tables recognize Keras's optimizers by their classes.
     def apply_mean(grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> Any:
         nonlocal is_compared
         of = trainable_variables
@@ -67,7 +67,7 @@ def averaged(optimizer: Any, group: Any = None) -> Any:
             of = trainable_variables_of(optimizer)
         dense = [i for i, variable in enumerate(of) if not isinstance(variable, Rows)]
         if not is_compared:
-            scaling = scaling_optimizer()  # which Keras may have put around it
+            scaling = scaling_optimizer()  # which Keras may have wrapped around it
             if scaling is not None and scaling is not optimizer:
                 raise UnsupportedError(
                     "a LossScaleOptimizer leaves out steps in one worker that others make; give "
@@ -77,7 +77,8 @@ def averaged(optimizer: Any, group: Any = None) -> Any:
             is_compared = True
         means = list(grads)
         given = [i for i, grad in enumerate(grads) if grad is not None]
-        # Of rows it says which gradients are meant, or nan, which all workers have to know of.
+        # A gradient of rows names the gathered gradients, and isn't averaged: the workers share
+        # only whether it is finite, as 0 or nan.
         sent = [grads[i] if i in dense else grads[i] * 0 for i in given]
         for i, mean in zip(given, _means(sent, group), strict=True):
             means[i] = mean if i in dense else grads[i] + mean
@@ -89,7 +90,7 @@ def averaged(optimizer: Any, group: Any = None) -> Any:
 
 
 def _means(gradients: list[Tensor], group: Any) -> list[Tensor]:
-    """One message for all gradients of a dtype."""
+    """Returns the workers' mean gradients. All gradients of a dtype are one message."""
     import torch
     from torch import distributed
 

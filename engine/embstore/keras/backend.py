@@ -1,4 +1,4 @@
-"""Which of the backends' look-ups runs, of those that Keras may be set to."""
+"""Chooses the look-up for the backend that Keras is set to."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def check_backend() -> None:
 
 
 def lookup(look_ups: Sequence[tuple[Table, Rows, Any]], training: bool) -> list[Any]:
-    """The rows of each one's int64 ids: float32 of ids.shape + (dim,), tensors that autograd knows.
-    Servers are asked once for all.
+    """Returns the rows of each look-up's int64 ids as differentiable tensors, float32 of ids.shape
+    + (dim,). The servers get one request for all.
     """
     found: list[Any] = _of_backend().lookup(look_ups, training)
     return found
@@ -37,13 +37,15 @@ def lookup(look_ups: Sequence[tuple[Table, Rows, Any]], training: bool) -> list[
 def _train(
     assigned: Sequence[Assigned], optimizer: Any, dense_grads: Sequence[Any]
 ) -> Sequence[Any]:
-    """As soon as the gradients are known; returns the dense ones, as `train_together` says."""
+    """Trains the tables as soon as the gradients are known. Returns the dense gradients, as
+    `train_together` describes.
+    """
     grads: Sequence[Any] = _of_backend().train(assigned, optimizer, dense_grads)
     return grads
 
 
 def _of_backend() -> Any:
-    """The module whose functions do these things; it imports what Keras runs on."""
+    """Returns the backend's module of these functions, which imports the backend."""
     if keras.backend.backend() == "torch":
         from embstore.keras import torch_lookup
 

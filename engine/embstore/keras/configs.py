@@ -1,4 +1,4 @@
-"""What a DistributedEmbedding is made of; names and defaults are those of keras-rs."""
+"""The configuration of a DistributedEmbedding, with the names and defaults of keras-rs."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ COMBINERS = ("mean", "sum", "sqrtn")
 
 @dataclass(eq=False)
 class TableConfig:
-    """One table, for one or more features; it is the same table where it is the same object.
+    """A table for one or more features. Features share a table by having the same TableConfig
+    object.
 
     vocabulary_size: ids are from 0 to vocabulary_size - 1; None or -1: any int64.
-    initializer: as `Embedding`'s; by default a truncated normal of the standard deviation
-        1 / sqrt(embedding_dim), over 0.87962566 for what truncation takes.
-    optimizer: as `Embedding`'s, "adam" by default; None: the model's.
-    combiner: how the rows of a sample become one: "mean", "sum" or "sqrtn".
-    placement: "auto" or "default_device", for programs written for keras-rs: tables lie where
-        `ev_option` says.
-    ev_option, partition_num and shards: as `Embedding`'s.
+    initializer: as in `Embedding`; by default a truncated normal with the standard deviation 1 /
+        sqrt(embedding_dim), divided by 0.87962566 to make up for the truncation.
+    optimizer: as in `Embedding`, by default "adam"; None: the model's.
+    combiner: how the rows of a sample are combined: "mean", "sum" or "sqrtn".
+    placement: "auto" or "default_device", for programs written for keras-rs; `ev_option` determines
+        where the rows are.
+    ev_option, partition_num, shards: as in `Embedding`.
     """
 
     name: str
@@ -84,11 +85,11 @@ class TableConfig:
 
 @dataclass(eq=False)
 class FeatureConfig:
-    """One input of a DistributedEmbedding, and the table that it is looked up in.
+    """An input of a DistributedEmbedding, and the table that it is looked up in.
 
-    input_shape: (batch, length) of the ids, or (batch,); None for what may vary. Inputs are held
-        against it where it is given.
-    output_shape: (batch, embedding_dim), likewise.
+    input_shape: (batch, length) of the ids, or (batch,), with None for variable sizes. If given,
+        inputs are checked against it.
+    output_shape: (batch, embedding_dim), with None for variable sizes.
     """
 
     name: str

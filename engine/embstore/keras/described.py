@@ -1,4 +1,4 @@
-"""Options, optimizers and initializers of embstore as JSON, as a model's configuration has them."""
+"""Converts embstore's options, optimizers and initializers to JSON for a model's configuration."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAMES = {
 
 
 def described(name: str, value: Any) -> Any:
-    """JSON that `from_description` makes `value` of; `name` says in errors what it was."""
+    """Returns JSON from which `from_description` makes `value` again. name: for errors."""
     plain = isinstance(value, (bool, int, float, str)) and not isinstance(value, enum.Enum)
     if value is None or plain:
         return value

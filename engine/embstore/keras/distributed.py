@@ -1,4 +1,4 @@
-"""Several features looked up in several tables, as keras-rs's layer of that name does it."""
+"""Looks several features up in several tables, like keras-rs's layer of the same name."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ __all__ = ["DistributedEmbedding"]
 
 @keras.saving.register_keras_serializable("embstore")
 class DistributedEmbedding(keras.layers.Layer):  # type: ignore[misc]
-    """Rows of each feature, combined by sample: a structure of ids -> a structure of tensors.
+    """Looks up each feature's rows and combines them per sample: a structure of ids -> of tensors.
 
     feature_configs: `FeatureConfig`s in any nest of dicts and lists; inputs, weights and results
-        have the same. Features may share a table.
+        have the same structure. Features may share a table.
 
-    ids of (batch,) give (batch, dim), their rows; ids of (batch, length) give (batch, dim), the
-    rows combined: their weighted sum; for "mean" over the sum of the weights, and for "sqrtn" over
-    the root of the sum of their squares (0 where that is 0). Weights are 1 where none are given;
-    give 0 to padding.
+    ids of shape (batch,) give their rows, (batch, dim). ids of shape (batch, length) give combined
+    rows, (batch, dim): the weighted sum; for "mean" divided by the sum of the weights, for "sqrtn"
+    by the root of the sum of their squares (0 if the divisor is 0). Weights default to 1; give
+    padding the weight 0.
 
-    Rows are trained by their table's own optimizer, or where that is None by the model's.
+    Each table's own optimizer trains its rows; if that is None, the model's does.
     """
 
     def __init__(self, feature_configs: Any, **kwargs: Any) -> None:
@@ -45,7 +45,7 @@ class DistributedEmbedding(keras.layers.Layer):  # type: ignore[misc]
                 )
         self._features: tuple[FeatureConfig, ...] = tuple(features)
 
-        def structure() -> Any:  # Keras would wrap one that is an attribute
+        def structure() -> Any:  # Keras would wrap an attribute
             return feature_configs
 
         self._structure = structure
@@ -67,7 +67,7 @@ class DistributedEmbedding(keras.layers.Layer):  # type: ignore[misc]
 
     @property
     def serves(self) -> bool:
-        """As of `Embedding`, for all tables."""
+        """As in `Embedding`, for all tables."""
         return all(embedding.serves for embedding in self._embeddings)
 
     @serves.setter
@@ -76,11 +76,11 @@ class DistributedEmbedding(keras.layers.Layer):  # type: ignore[misc]
             embedding.serves = value
 
     def embedding_of_features(self) -> list[Embedding]:
-        """What each feature is looked up in, in the order of `keras.tree.flatten`."""
+        """Returns each feature's `Embedding`, in the order of `keras.tree.flatten`."""
         return [self._embedding_of(feature) for feature in self._features]
 
     def build(self, input_shapes: Any = None) -> None:
-        del input_shapes  # rows are of any
+        del input_shapes  # a row's shape doesn't depend on them
         for embedding in self._embeddings:
             embedding.build()
         self.built = True
@@ -119,9 +119,10 @@ class DistributedEmbedding(keras.layers.Layer):  # type: ignore[misc]
         return tree.pack_sequence_as(structure, specs)
 
     def get_embedding_tables(self) -> dict[str, Any]:
-        """By the table's name its rows by id, float32 (vocabulary_size, dim).
+        """Returns each table's rows by id, float32 (vocabulary_size, dim), by the table's name.
 
-        Raises InvalidArgumentError for a table of any int64; `variables_by_table` has all.
+        Raises InvalidArgumentError for a table that takes any int64; `variables_by_table` has all
+        tables.
         """
         return {embedding.name: embedding.dense_rows() for embedding in self._embeddings}
 
@@ -170,7 +171,7 @@ def _embedding(table: TableConfig, dtype: Any) -> Embedding:
 
 
 def _combined(feature: FeatureConfig, ids: Any, rows: Any, weights: Any) -> Any:
-    """The rows of a feature's ids, of each sample together."""
+    """Returns a feature's rows, combined per sample."""
     combiner = feature.table.combiner
     if weights is not None:
         if tuple(weights.shape) != tuple(ids.shape):
@@ -180,7 +181,7 @@ def _combined(feature: FeatureConfig, ids: Any, rows: Any, weights: Any) -> Any:
             )
         weights = ops.expand_dims(ops.cast(weights, rows.dtype), -1)
     if len(ids.shape) == 1:
-        # One row: what it is weighted by is also what mean and sqrtn divide by.
+        # With one row per sample, mean and sqrtn divide by the row's own weight.
         return rows if weights is None or combiner != "sum" else rows * weights
     summed = ops.sum(rows if weights is None else rows * weights, axis=-2)
     if combiner == "sum":

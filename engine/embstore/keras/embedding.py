@@ -1,4 +1,4 @@
-"""`keras.layers.Embedding` over an embedding variable."""
+"""A layer like `keras.layers.Embedding`, over an embedding variable."""
 
 from __future__ import annotations
 
@@ -28,37 +28,37 @@ from embstore.variable import EmbeddingVariable
 
 __all__ = ["Embedding", "looked_up"]
 
-_EXACT_IN_FLOAT32 = 2**24  # integers up to here
+_EXACT_IN_FLOAT32 = 2**24  # float32 holds every integer up to here
 _MOST_IN_CONFIG = 2**20  # values of a table, some 10 to 20 bytes each as JSON
-_OF_SUBCLASS = "of_subclass_"  # of such variables in files, before their numbers
+_OF_SUBCLASS = "of_subclass_"  # prefix of such variables' names in files
 
 
 @keras.saving.register_keras_serializable("embstore")
 class Embedding(keras.layers.Layer):  # type: ignore[misc]
-    """ids of any shape -> rows, of ids.shape + (output_dim,).
+    """Looks up ids of any shape; returns rows of shape ids.shape + (output_dim,).
 
     input_dim: ids are from 0 to input_dim - 1; None or -1: any int64.
-    embeddings_initializer: one of embstore.initializers, or of Keras's, which then is what starts
-        the first `default_value_dim` keys (see `embstore.InitializerOption`). A key starts alike
-        in every process, by the seed. By a Constant of shape (input_dim, output_dim), such as
-        pretrained vectors, key k starts as its row k.
-        A copy by clone_model or from_config, which gets no weights, starts by the same one; by
-        zeros if that is a Constant of more than 2**20 values, for which a configuration has no
-        room.
-    mask_zero: as Keras's: where the id is 0, layers that follow leave it out. The key 0 has a row.
+    embeddings_initializer: one of embstore.initializers or of Keras's; a Keras one initializes the
+        first `default_value_dim` keys (see `embstore.InitializerOption`). The seed determines a
+        key's initial row, in every process. With a Constant of shape (input_dim, output_dim), such
+        as pretrained vectors, the initial row of key k is its row k.
+        A copy by clone_model or from_config, which gets no weights, has the same initializer; or
+        zeros if that is a Constant of more than 2**20 values, which is too large for a
+        configuration.
+    mask_zero: as in Keras: following layers ignore the places where the id is 0. Key 0 has a row.
     optimizer: one of embstore.optimizers or of keras.optimizers, schedules too, that trains the
-        rows; None: they are trained by the rule and rate of the model's.
-    ev_option: where rows are kept, filters and eviction; the last acts when a model is saved.
-    partition_num and shards: as of `embstore.get_embedding_variable`; with `shards` the rows lie in
+        rows; None: the model's rule and learning rate train them.
+    ev_option: where rows are kept, filters and eviction; eviction happens when a model is saved.
+    partition_num, shards: as in `embstore.get_embedding_variable`; with `shards` the rows are in
         other processes, on a Ray cluster.
 
-    `variable` is the `embstore.EmbeddingVariable`, whose name is the layer's.
+    `variable` is the `embstore.EmbeddingVariable`, which has the layer's name.
 
-    `evaluate` and `predict` neither count for the ranking of rows nor move any. Where the model
-    serves, set `serves` to True.
+    `evaluate` and `predict` neither count for the ranking of rows nor move any. For a model that
+    serves requests, set `serves` to True.
 
-    Raises InvalidArgumentError, also for ids that are out of range, and as
-    `embstore.get_embedding_variable` does.
+    Raises InvalidArgumentError, also for ids out of range, and the errors of
+    `embstore.get_embedding_variable`.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         self.mask_zero = checks.flag("mask_zero", mask_zero)
         self.supports_masking = self.mask_zero
         self.autocast = False
-        self.supports_jit = False  # XLA can't call out of a graph
+        self.supports_jit = False  # XLA can't call Python from a graph
         self.partition_num, self.shards = checks.parts(partition_num, shards)
         option = EmbeddingVariableOption() if ev_option is None else ev_option
         if not isinstance(option, EmbeddingVariableOption):
@@ -120,15 +120,16 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
 
     @property
     def variable(self) -> EmbeddingVariable:
-        """The table. Until a call of a compiled model, or `embstore.keras.variables` of one, has
-        told the optimizer, it is one without rows, whose place another then takes. So is a table
-        that was never trained, if the model is compiled with another optimizer.
+        """The table. Until a call of a compiled model, or `embstore.keras.variables`, has told the
+        layer the optimizer, this is a temporary variable without rows, which another one then
+        replaces. A table that was never trained is replaced too if the model is compiled with
+        another optimizer.
         """
         return self._table.variable
 
     @property
     def serves(self) -> bool:
-        """Whether look-ups that aren't for training count for the ranking of rows, and move any."""
+        """Whether look-ups outside training count for the ranking of rows, and promote rows."""
         return self._table.serves
 
     @serves.setter
@@ -141,21 +142,21 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
 
     @property
     def rows(self) -> Rows:
-        """What stands for the table among the model's variables, once the layer is built."""
+        """The Keras variable that stands for the table in the model, once the layer is built."""
         return self._rows
 
     def place(
         self, storage: StorageOption, partition_num: int = 1, shards: int | None = None
     ) -> None:
-        """Says anew where rows lie. Raises InvalidArgumentError once the layer was used."""
+        """Changes where rows are kept. Raises InvalidArgumentError once the layer was used."""
         parts = checks.parts(partition_num, shards)
         self._table.place(storage, *parts)
         self.ev_option = replace(self.ev_option, storage_option=storage)
         self.partition_num, self.shards = parts
 
     def dense_rows(self) -> NDArray[np.float32]:
-        """The rows by id, float32 (input_dim, output_dim); those that aren't trained yet as they
-        start. Raises InvalidArgumentError where any int64 is an id.
+        """Returns all rows by id, float32 (input_dim, output_dim), with initial rows for ids that
+        aren't trained yet. Raises InvalidArgumentError if input_dim is None.
         """
         if self.input_dim is None:
             raise InvalidArgumentError(
@@ -165,7 +166,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         return self.variable.lookup(np.arange(self.input_dim), train=True)
 
     def build(self, input_shape: Any = None) -> None:
-        del input_shape  # rows are of any
+        del input_shape  # a row's shape doesn't depend on it
         if hasattr(self, "_rows"):
             return
         with keras.name_scope(self.name, caller=self):
@@ -208,7 +209,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
             variable.assign(values)
 
     def _own_of_subclass(self) -> list[Any]:
-        """Variables that a class derived from this has added, in Keras's order."""
+        """Returns the variables that a derived class has added, in Keras's order."""
         own = [*self._trainable_variables, *self._non_trainable_variables]
         return [variable for variable in own if not isinstance(variable, Rows)]
 
@@ -232,16 +233,17 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         return cls(**arguments_of_copy(config, "embeddings_initializer"))
 
     def _initializer_of_copy(self) -> tuple[Any, EmbeddingVariableOption]:
-        """How the rows of a copy start that gets no weights, and the options that this needs.
+        """Returns the initializer of a copy that gets no weights, and the options that it needs.
 
-        By what the layer was made with, also where weights of another layer took its place.
+        This is the initializer that the layer was made with, even if another layer's weights
+        replaced it.
         """
         option = _without_initializer(self.ev_option)
         initializer = self._initializer
         if not isinstance(initializer, Constant) or np.ndim(initializer.value) < 2:
             return initializer, option
         rows = np.asarray(initializer.value, np.float32)
-        if rows.size > _MOST_IN_CONFIG:  # a load finds them among the weights
+        if rows.size > _MOST_IN_CONFIG:  # a load finds the rows among the weights
             return "zeros", option
         init = replace(option.init_option, default_value_dim=len(rows))
         return Constant(rows), replace(option, init_option=init)
@@ -250,7 +252,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         self._check_dense(inputs)
         dtype = keras.backend.standardize_dtype(inputs.dtype)
         if self.input_dim is None and dtype != "int64" and is_input(inputs):
-            self._refuse_dtype("the Input", dtype)  # Keras would cut what is fed to it
+            self._refuse_dtype("the Input", dtype)  # Keras would round what it is fed
         if dtype.startswith("int") or dtype in ("uint8", "uint16", "uint32"):
             return
         if (
@@ -264,10 +266,10 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
     def _check_dense(self, inputs: Any) -> None:
         kinds = ("sparse", "ragged")
         kind = next((kind for kind in kinds if getattr(inputs, kind, False) is True), None)
-        if type(inputs).__name__ in ("SparseTensor", "RaggedTensor"):  # of TensorFlow
+        if type(inputs).__name__ in ("SparseTensor", "RaggedTensor"):  # TensorFlow's
             kind = type(inputs).__name__.removesuffix("Tensor").lower()
         if any(getattr(inputs, kind, False) is True for kind in ("is_sparse", "is_sparse_csr")):
-            kind = "sparse"  # of PyTorch
+            kind = "sparse"  # PyTorch's
         if kind is not None:
             raise InvalidArgumentError(
                 f"{self.name}: ids must be dense, got {kind} ones; make them dense before, by "
@@ -283,7 +285,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
 
 
 def looked_up(look_ups: Sequence[tuple[Embedding, Any]], training: bool | None) -> list[Any]:
-    """The rows of each layer's ids, as its call gives them; servers are asked once for all."""
+    """Returns each layer's rows as its call does, with one request to the servers for all."""
     for embedding, ids in look_ups:
         embedding._check_dtype(ids, symbolic=False)
     found = lookup(
@@ -295,10 +297,12 @@ def looked_up(look_ups: Sequence[tuple[Embedding, Any]], training: bool | None) 
 
 
 def _shape(initializer: Initializer) -> tuple[int, ...]:
-    """Of a Constant's values; () where there are none, or they are refused when rows are made."""
+    """Returns the shape of a Constant's values; () for other initializers and for ragged values,
+    which raise when rows are made.
+    """
     try:
         return np.shape(initializer.value) if isinstance(initializer, Constant) else ()
-    except ValueError:  # a list of rows that aren't of one length
+    except ValueError:  # a list of rows of different lengths
         return ()
 
 

@@ -17,13 +17,13 @@ __all__ = ["make_as_compiled"]
 
 
 def make_as_compiled(look_ups: Iterable[tuple[Table, Rows]]) -> None:
-    """Those that aren't made yet have the slots of the optimizer of the model that is being called,
-    if it is compiled. Files that were kept are of rows with slots, and fit no table without.
+    """Makes tables that aren't made yet with the slots of the optimizer of the model that is being
+    called, if it is compiled. Persisted rows have slots, so they fit no table without.
     """
     unmade = [table for table, rows in look_ups if not table.is_made and rows.trainable]
     optimizer = optimizer_of(called_model()) if unmade else None
     if optimizer is None:
         return
     for table in unmade:
-        with contextlib.suppress(UnsupportedError):  # of which the first step tells
+        with contextlib.suppress(UnsupportedError):  # the first step raises it
             table.train_by(optimizer)

@@ -1,4 +1,4 @@
-"""What Keras's initializers are among embstore's: the same distribution, by the same seed.
+"""Converts Keras's initializers to embstore's, with the same distribution and seed.
 
 The values differ, since Keras draws from its backend's generator.
 """
@@ -20,10 +20,10 @@ _MODULE = "embeddings_initializer"
 
 
 def initializer_from_keras(initializer: Any, rows: int, dim: int) -> Initializer:
-    """One of embstore's stays as it is; others are Keras's, or the names of them. None is what
-    Keras takes for weights without an initializer: "glorot_uniform".
+    """Returns embstore's initializer for a Keras one or a Keras name; one of embstore's is returned
+    as it is. None stands for "glorot_uniform", which Keras uses for weights without an initializer.
 
-    rows: of the table, which initializers of scaled variance count as fan-in.
+    rows: number of rows of the table, which variance-scaling initializers count as fan-in.
     """
     if initializer is None:
         initializer = "glorot_uniform"
@@ -67,13 +67,13 @@ def _scaled(theirs: Any, rows: int, dim: int) -> Initializer:
         return initializers.RandomUniform(-limit, limit, _seed(theirs))
     if theirs.distribution == "untruncated_normal":
         return initializers.RandomNormal(0.0, math.sqrt(variance), _seed(theirs))
-    # Truncation at two standard deviations takes this much of the spread away.
+    # Truncation at two standard deviations reduces the standard deviation by this factor.
     stddev = math.sqrt(variance) / 0.87962566103423978
     return initializers.TruncatedNormal(0.0, stddev, _seed(theirs))
 
 
 def _seed(theirs: Any) -> int:
-    seed = theirs.seed  # drawn by Keras where none was given: keras.utils.set_random_seed counts
+    seed = theirs.seed  # Keras draws one if none was given; keras.utils.set_random_seed fixes it
     if not isinstance(seed, int):
         raise UnsupportedError(
             f"{_MODULE}: a SeedGenerator as seed draws anew at each call, but a key must always "

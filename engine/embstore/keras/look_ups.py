@@ -1,4 +1,4 @@
-"""Which ids a model will look up in which table, found out from its batches alone."""
+"""Finds, from a model's graph, which ids of a batch it will look up in which table."""
 
 from __future__ import annotations
 
@@ -21,21 +21,22 @@ __all__ = ["LookUps", "forget_asked", "trained_tables"]
 
 @dataclass(frozen=True)
 class _Inner:
-    """A model in the model."""
+    """A model inside the model."""
 
     look_ups: LookUps
-    inputs: Any  # a structure of what it is called with, of which only the structure counts
+    inputs: Any  # a structure of its inputs, of which only the structure is used
 
 
 class LookUps:
-    """Of a Sequential or functional model: the part of it that makes ids of its inputs.
+    """The look-ups of a Sequential or functional model: the part of it that computes ids from
+    inputs.
 
-    Raises UnsupportedError where that can't be told from the model's graph.
+    Raises UnsupportedError if the model's graph doesn't show that.
     """
 
     def __init__(self, model: Any) -> None:
         graph = _graph_of(model)
-        self._takers: list[tuple[Embedding | _Inner, int]] = []  # with the number of their tensors
+        self._takers: list[tuple[Embedding | _Inner, int]] = []  # with their numbers of tensors
         tensors: list[Any] = []
         found: set[int] = set()
         for node in nodes_of(graph):
@@ -56,7 +57,7 @@ class LookUps:
             )
 
     def layers(self) -> Iterator[Embedding]:
-        """Of each look-up."""
+        """Yields the layer of each look-up."""
         for taker, _ in self._takers:
             if isinstance(taker, Embedding):
                 yield taker
@@ -64,9 +65,9 @@ class LookUps:
                 yield from taker.look_ups.layers()
 
     def ids(self, inputs: Any) -> list[Any]:
-        """Of each look-up, int64 tensors of any shape.
+        """Returns the ids of each look-up, int64 tensors of any shape.
 
-        inputs: as the model is called with.
+        inputs: in the form that the model is called with.
         """
         if self._part is None:
             return []
@@ -82,13 +83,13 @@ class LookUps:
 
 
 def trained_tables(look_ups: LookUps) -> list[Table]:
-    """Those that a step trains, and that have rows to be asked for ahead."""
+    """Returns the tables that a step trains and whose rows can be requested ahead."""
     tables = {id(layer.table): layer.table for layer in look_ups.layers() if layer.trainable}
     return [table for table in tables.values() if table.variable.internals.prefetches]
 
 
 def forget_asked(tables: Sequence[Table]) -> None:
-    """What a loop before has asked for, and not trained."""
+    """Drops rows that an earlier loop requested and didn't train."""
     for table in tables:
         table.variable.internals.forget_prefetched()
 
@@ -111,7 +112,7 @@ def _graph_of(model: Any) -> Any:
 
 
 def _taken(node: Any) -> Iterator[tuple[Embedding | _Inner, list[Any]]]:
-    """What takes ids in a call, with the tensors that it takes."""
+    """Yields the layers, or inner models, that take ids in a call, with their tensors."""
     layer = node.operation
     arguments = node.arguments
     if isinstance(layer, keras.layers.Layer) and embeddings(layer):

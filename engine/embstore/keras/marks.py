@@ -1,15 +1,14 @@
-"""Marks that autograd adds up, by which a table knows whose gradients an optimizer applies.
+"""Marks whose sums show a table which of its gradients an optimizer applies.
 
-Each gradient that comes back has a mark, and a stand-in for the rows has the sum of the marks as
-its gradient. `marked` tells from a sum which marks are in it, each once. A sum that was scaled,
-averaged or clamped, or that has a mark twice, isn't the sum of different marks, and is refused.
+Each gradient from a backward pass has a mark; the gradient of the rows' stand-in is the sum of the
+marks. `marked` finds from a sum which marks are in it, each once. A sum that was scaled, averaged
+or clamped, or has a mark twice, isn't a sum of different marks, and is refused.
 
 A mark is a vector of SIZE floats, whose sums are exact:
-- [0] counts marks, in steps of _STEP, which is more than any bound that gradients are clipped by,
-  so that each such bound changes it and is noticed, be it one of values or of norms. Its square is
-  still a float32.
+- [0] counts marks in steps of _STEP. It is larger than any bound that gradients are clipped to, so
+  that clipping, by value or by norm, changes it and is noticed. Its square is still a float32.
 - [1] is the sum of the marks' check numbers, times _TINY.
-- each other has a bit for one mark of every round, times _TINY.
+- each other element has a bit for one mark of every round, times _TINY.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ Floats = NDArray[np.float32]
 SIZE = 64
 _STEP = 1.0625 * 2.0**50
 _TINY = 2.0**-40
-_BITS = 22  # of the 24 that float32 adds without rounding
+_BITS = 22  # of the 24 bits that float32 adds without rounding
 _PLACES = SIZE - 2
-MOST = _PLACES * _BITS  # marks that a sum can have; mark(n + MOST) is mark(n)
+MOST = _PLACES * _BITS  # the most marks in a sum; mark(n + MOST) is mark(n)
 
 
 def mark(number: int) -> Floats:
-    """The mark of a gradient; float32 (SIZE,)."""
+    """Returns the mark of gradient `number`, float32 (SIZE,)."""
     number %= MOST
     made = np.zeros(SIZE, np.float32)
     made[0] = _STEP
@@ -42,13 +41,13 @@ def mark(number: int) -> Floats:
 
 
 def count_of(total: Floats) -> float:
-    """The number of marks in a sum, which isn't a whole number if the sum was changed."""
+    """Returns the number of marks in a sum. It isn't a whole number if the sum was changed."""
     return float(total[0]) / _STEP
 
 
 def marked(total: Floats) -> list[int] | None:
-    """Which numbers, modulo MOST, have their marks in the sum; None if it isn't a sum of different
-    marks.
+    """Returns the numbers, modulo MOST, whose marks are in the sum; None if it isn't a sum of
+    different marks.
     """
     words = np.asarray(total[1:], np.float64) / _TINY
     if (words < 0).any() or (words >= 2.0**24).any() or (words != np.floor(words)).any():
@@ -68,4 +67,4 @@ def marked(total: Floats) -> list[int] | None:
 
 
 def _check(number: int) -> int:
-    return zlib.crc32(number.to_bytes(4, "little")) & 0xFFF  # MOST of these are below 2**24
+    return zlib.crc32(number.to_bytes(4, "little")) & 0xFFF  # MOST of these sum to less than 2**24

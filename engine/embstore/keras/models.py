@@ -1,4 +1,4 @@
-"""Models whose embeddings become tables of embstore's, and back."""
+"""Converts models with Keras embeddings into models with embstore tables, and back."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ __all__ = [
 
 
 def variables(model: Any) -> list[EmbeddingVariable]:
-    """The tables of a model's (or layer's) embeddings, each once, for `embstore.save` and others.
+    """Returns the tables of a model's (or layer's) embeddings, each once, for `embstore.save` etc.
 
-    Compile a model before: tables have the slots of its optimizer then.
+    Compile a model first, so that its tables have the slots of its optimizer.
     """
     optimizer = optimizer_of(model)
     found = embeddings(model)
@@ -42,7 +42,7 @@ def variables(model: Any) -> list[EmbeddingVariable]:
 
 
 def embeddings(model: Any) -> list[Embedding]:
-    """The embeddings of ours that a model or layer has, each once."""
+    """Returns the embstore embeddings of a model or layer, each once."""
     found = (layer for layer in _layers(model) if isinstance(layer, Embedding))
     return list({id(layer): layer for layer in found}.values())
 
@@ -54,18 +54,17 @@ def distributed_model(
     ev_option: EmbeddingVariableOption | Callable[[Any], EmbeddingVariableOption] | None = None,
     shards: int | None = None,
 ) -> Any:
-    """The same model, with an `Embedding` of embstore's for each `keras.layers.Embedding`.
+    """Returns the same model with an embstore `Embedding` for each `keras.layers.Embedding`.
 
-    All weights are taken over, those of embeddings as the rows that their keys start by; so are
-    masks, layers that are shared, models in models, and what the model was compiled with (its
-    optimizer starts anew).
+    It takes over all weights (those of embeddings become the initial rows of their keys), masks,
+    shared layers, nested models, and what the model was compiled with (its optimizer starts anew).
 
     model: a Sequential or functional model.
-    optimizer and shards: as of `Embedding`, for all of them.
-    ev_option: for all of them; or a function that gives the one of a `keras.layers.Embedding`.
+    optimizer, shards: as in `Embedding`, for all of them.
+    ev_option: for all of them; or a function that returns it for a `keras.layers.Embedding`.
 
-    Raises UnsupportedError for other models, and for embeddings that are regularized, constrained,
-    quantized or have LoRA.
+    Raises UnsupportedError for other models, and for embeddings with a regularizer, a constraint,
+    quantization or LoRA.
     """
     replaced = 0
 
@@ -88,17 +87,17 @@ def distributed_model(
 
 
 def save_as_original_model(model: Any, path: str | os.PathLike[str]) -> None:
-    """Saves, as model.save does, the model with `keras.layers.Embedding`s: it needs no embstore.
+    """Saves the model, as model.save does, with `keras.layers.Embedding`s, so it needs no embstore.
 
     path: ends with ".keras". The optimizer's state is left out.
 
-    Raises InvalidArgumentError where an embedding takes any int64: no array has so many rows.
+    Raises InvalidArgumentError if an embedding takes any int64: an array can't have that many rows.
     """
     original_model(model).save(path)
 
 
 def original_model(model: Any) -> Any:
-    """The model with `keras.layers.Embedding`s, which have the rows as they are now."""
+    """Returns the model with `keras.layers.Embedding`s that have the present rows."""
     return converted_model(model, Embedding, _original)
 
 
@@ -111,7 +110,7 @@ def refuse_regularized(layer: Any) -> None:
 
 
 def table_of(layer: Any, make: Callable[..., Embedding], **arguments: Any) -> Embedding:
-    """What `make` makes in place of a `keras.layers.Embedding`, whose weights its keys start by."""
+    """Makes, by `make`, what replaces a `keras.layers.Embedding`, with its weights as rows."""
     if (
         layer.lora_enabled
         or layer.quantization_mode is not None
@@ -142,14 +141,15 @@ def _original(layer: Embedding) -> Any:
 
 
 def _shared_arguments(layer: Any) -> dict[str, Any]:
-    """What an embedding of Keras's and one of ours take alike."""
+    """Returns the arguments that Keras's embeddings and embstore's have in common."""
     names = ("mask_zero", "name", "trainable", "activity_regularizer")
     return {**{name: getattr(layer, name) for name in names}, "dtype": layer.dtype_policy}
 
 
 def converted_model(model: Any, kind: Any, convert: Callable[[Any], Any]) -> Any:
-    """A clone of the model, in which layers of that kind are what `convert` makes of them; they are
-    cloned as others are where it makes None. A table of ours that it isn't given is both models'.
+    """Returns a clone of the model in which each layer of class `kind` is replaced by
+    convert(layer), or cloned like other layers if that returns None. Other embstore tables are
+    shared with the model.
     """
     if not isinstance(model, (keras.Sequential, Functional)):
         raise UnsupportedError(
@@ -170,7 +170,7 @@ def converted_model(model: Any, kind: Any, convert: Callable[[Any], Any]) -> Any
         if any(isinstance(inner, Embedding) for inner in _layers(layer)):
             return layer
         cloned = type(layer).from_config(layer.get_config())
-        if isinstance(layer, keras.layers.Layer):  # else an operation of keras.ops
+        if isinstance(layer, keras.layers.Layer):  # else it is an operation of keras.ops
             clones.append((layer, cloned))
         return cloned
 

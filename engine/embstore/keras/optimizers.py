@@ -1,4 +1,4 @@
-"""What Keras's optimizers are among embstore's: the same formula, or an error."""
+"""Converts Keras's optimizers to embstore's with the same formula, or raises an error."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _KNOWN = "SGD, Adagrad, Adam, Adamax, Adadelta, RMSprop, Ftrl"
 
 @dataclass(frozen=True)
 class OwnRule:
-    """How a table is trained that has an optimizer of its own.
+    """The rule of a table that has its own optimizer.
 
-    schedule: the learning rate by the number of steps before, or None where it is the optimizer's.
-        A keras.optimizers.schedules.LearningRateSchedule.
+    schedule: a keras.optimizers.schedules.LearningRateSchedule, which gives the learning rate after
+        a number of steps; None: the optimizer's rate.
     """
 
     optimizer: Optimizer
@@ -42,13 +42,13 @@ class OwnRule:
 
 
 def own_rule(optimizer: Any) -> OwnRule:
-    """Of one of embstore.optimizers, of keras.optimizers, or of a name that Keras knows."""
+    """Returns the rule for one of embstore.optimizers, of keras.optimizers, or for a Keras name."""
     if isinstance(optimizer, OwnRule):
         return optimizer
     if isinstance(optimizer, Optimizer):
         return OwnRule(optimizer)
     if isinstance(optimizer, type):
-        check_optimizer(optimizer)  # which says what to do
+        check_optimizer(optimizer)  # whose error says what to do
     try:
         theirs = keras.optimizers.get(optimizer)
     except (ValueError, TypeError):
@@ -87,14 +87,14 @@ def rule_from_description(description: Any) -> Any:
 
 
 def same_rule(one: Optimizer, other: Optimizer) -> bool:
-    """Whether they differ in nothing but the learning rate."""
+    """Returns whether the optimizers are equal except for their learning rates."""
     return replace(one, learning_rate=1.0) == replace(other, learning_rate=1.0)  # type: ignore[call-arg]
 
 
 def rule_of(theirs: Any) -> Optimizer:
-    """embstore's optimizer of the same formula, at the present learning rate.
+    """Returns embstore's optimizer with the same formula, at the present learning rate.
 
-    Raises UnsupportedError where there is none, or where an option can't be kept to.
+    Raises UnsupportedError if there is none, or if an option isn't supported.
     """
     for option in (
         "weight_decay",
@@ -107,8 +107,8 @@ def rule_of(theirs: Any) -> Optimizer:
         if getattr(theirs, option, None):
             raise _refusal(theirs, f"with {option}")
     for kind, convert in _RULES.items():
-        # A class that is derived from one of these, as AdamW is, does something else. On torch
-        # Keras has classes of its own, of the same names.
+        # A derived class, such as AdamW, computes something else. On torch Keras has classes of its
+        # own, with the same names.
         if isinstance(theirs, kind) and type(theirs).__name__ == kind.__name__:
             rate = float(keras.ops.convert_to_numpy(theirs.learning_rate))
             return convert(theirs, rate)
@@ -130,7 +130,7 @@ def _sgd(theirs: Any, rate: float) -> Optimizer:
 
 
 def _adagrad(theirs: Any, rate: float) -> Optimizer:
-    # Keras divides by sqrt(accumulator + epsilon): the same as an accumulator that starts higher.
+    # Keras divides by sqrt(accumulator + epsilon): the same as with a higher initial accumulator.
     return optimizers.Adagrad(rate, theirs.initial_accumulator_value + theirs.epsilon)
 
 
@@ -155,7 +155,7 @@ def _rmsprop(theirs: Any, rate: float) -> Optimizer:
 
 
 def _ftrl(theirs: Any, rate: float) -> Optimizer:
-    # Keras holds l1 against each weight, embstore against the row.
+    # Keras compares l1 with each weight, embstore with the row's norm.
     for option in ("l1_regularization_strength", "l2_shrinkage_regularization_strength", "beta"):
         if getattr(theirs, option):
             raise _refusal(theirs, f"with {option}")

@@ -1,4 +1,4 @@
-"""Where the tables of a model lie that is loaded or cloned: where it says, or elsewhere."""
+"""The place of a loaded or cloned model's tables: the one in its configuration, or another."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["arguments_of_copy", "rows_at"]
 
 
 class _Place(NamedTuple):
-    """partition_num and shards: as of `embstore.get_embedding_variable`."""
+    """Where a table's rows are. partition_num, shards: as in `embstore.get_embedding_variable`."""
 
     ev_option: EmbeddingVariableOption
     partition_num: int
@@ -56,9 +56,9 @@ def rows_at(place: str | os.PathLike[str] | StorageOption) -> Iterator[None]:
 
 
 def arguments_of_copy(config: dict[str, Any], initializer: str) -> dict[str, Any]:
-    """Arguments of a layer or table that is made from a model's configuration.
+    """Returns the arguments for a layer or table that is made from a model's configuration.
 
-    initializer: the name of that argument.
+    initializer: the name of the initializer argument.
     """
     made = {name: from_description(config[name]) for name in (initializer, "ev_option")}
     rule = rule_from_description(config["optimizer"])
@@ -69,9 +69,9 @@ def arguments_of_copy(config: dict[str, Any], initializer: str) -> dict[str, Any
 
 
 def _place_of_copy(name: str, saved: _Place) -> _Place:
-    """Where the table of a layer goes that is made from a model's configuration.
+    """Returns the place of a table that is made from a model's configuration.
 
-    Warns where that is at a path, or on servers, that only the configuration names.
+    Warns if that is a path, or servers, that only the configuration names.
     """
     chosen = _chosen.get()
     storage = saved.ev_option.storage_option
@@ -100,7 +100,7 @@ def _folders(storage: StorageOption) -> list[str]:
 
 
 def _moved(storage: StorageOption, folder: str) -> StorageOption:
-    """With its files in `folder`; tiers without files have none there, either."""
+    """Returns the option with its files in `folder`. Tiers without files stay as they are."""
     path = storage.storage_path
     if path is None:
         return storage

@@ -1,4 +1,4 @@
-"""Data for `fit`, whose rows are on their way before a step looks them up."""
+"""Data for `fit` whose rows are requested before a step looks them up."""
 
 from __future__ import annotations
 
@@ -19,28 +19,29 @@ __all__ = ["prefetching"]
 
 
 def prefetching(dataset: Any, model: Any, *, shuffle: bool = True, class_weight: Any = None) -> Any:
-    """The dataset for `model.fit`, which asks for the rows of the next batch while one is trained.
+    """Returns the dataset for `model.fit`, which requests the rows of the next batch while one is
+    trained.
 
         model.compile(...)
         model.fit(embstore.keras.prefetching(dataset, model), epochs=2)
 
-    It matters where tables have their rows in other processes (`shards=`), or rows below a tier of
-    HBM, and changes no bit.
+    It helps tables with rows in other processes (`shards=`), or below an HBM tier. Results have the
+    same bits as without.
 
     dataset: a keras.utils.PyDataset, torch DataLoader, tf.data.Dataset or Python generator of
-        batches, as `fit` takes them; on TensorFlow a tf.data.Dataset. One batch more is read of it
-        than is trained: if `steps_per_epoch` ends an epoch before the dataset ends, the first batch
-        of the next epoch was read before the dataset's on_epoch_end, and doesn't follow changes
-        that this makes.
-    model: compiled; Sequential or functional, and so its models that hold tables. Its ids may be
-        computed from its inputs in any way but by rows of tables.
-    shuffle, class_weight: as of `fit`, which takes no notice of its own, as little as of y: with
-        shuffle a PyDataset's batches come in an order by chance.
+        batches, in the form that `fit` takes; on TensorFlow a tf.data.Dataset. It is read one batch
+        ahead: if `steps_per_epoch` ends an epoch before the dataset ends, the first batch of the
+        next epoch has been read before the dataset's on_epoch_end, and lacks the changes that this
+        makes.
+    model: compiled; Sequential or functional, and so are the models in it that have tables. It may
+        compute ids from its inputs in any way, but not from rows of tables.
+    shuffle, class_weight: as in `fit`, which ignores its own, and y, for such a dataset; with
+        shuffle the batches of a PyDataset come in random order.
 
-    Gives what `fit` takes, and on torch can be iterated over for `train_on_batch`; on TensorFlow a
-    tf.data.Dataset.
+    The result is a dataset for `fit`, and on torch can be iterated over for `train_on_batch`; on
+    TensorFlow it is a tf.data.Dataset.
 
-    Raises InvalidArgumentError, and UnsupportedError for models and data that it can't look into.
+    Raises InvalidArgumentError, and UnsupportedError for unsupported models and data.
     """
     if not getattr(model, "compiled", False):
         raise InvalidArgumentError(
@@ -69,7 +70,7 @@ def prefetching(dataset: Any, model: Any, *, shuffle: bool = True, class_weight:
         )
     except ValueError as error:
         raise InvalidArgumentError(f"dataset: {error}") from error
-    except KeyError:  # Keras looks for the first array of none
+    except KeyError:  # Keras looks for the first array, and there is none
         adapter = None
     if not hasattr(adapter, "get_torch_dataloader") or isinstance(adapter, ArrayDataAdapter):
         raise InvalidArgumentError(
@@ -80,23 +81,23 @@ def prefetching(dataset: Any, model: Any, *, shuffle: bool = True, class_weight:
 
 
 class _Prefetched(DataAdapter):  # type: ignore[misc]
-    """Another adapter's batches, on torch."""
+    """The batches of another adapter, on torch, with their rows requested ahead."""
 
     def __init__(self, adapter: Any, look_ups: LookUps) -> None:
         self._adapter = adapter
         self._look_ups = look_ups
 
     def __iter__(self) -> Iterator[Any]:
-        # Tables, and how they are trained, may have changed since the last time.
+        # The tables, and whether they are trained, may have changed since the last iteration.
         tables = trained_tables(self._look_ups)
         batches = iter(self._adapter.get_torch_dataloader())
         if not tables:
             yield from batches
             return
         forget_asked(tables)
-        # Nothing is read ahead of the first, at which fit may only look before it begins.
+        # The first batch isn't read ahead: fit may look at it before it starts an epoch.
         yield from itertools.islice(batches, 1)
-        coming: list[tuple[Any, list[Any]]] = []  # the batch that is asked about, and its ids
+        coming: list[tuple[Any, list[Any]]] = []  # the batch whose ids are requested, and its ids
 
         def ids_in(table: Table) -> Any:
             def ids(batch: Any) -> list[Any]:

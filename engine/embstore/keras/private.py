@@ -1,4 +1,4 @@
-"""What is used of Keras 3 that Keras doesn't document; pyproject.toml caps its version."""
+"""All uses of Keras 3 that Keras doesn't document; pyproject.toml limits its version for them."""
 
 from __future__ import annotations
 
@@ -38,43 +38,43 @@ __all__ = [
 # The method of an optimizer that assigns gradients to variables with overwrite_with_gradient.
 ASSIGNS_GRADIENTS = "_overwrite_variables_directly_with_gradients"
 
-_MOST_FRAMES = 12  # between: Keras's own
+_MOST_FRAMES = 12  # Keras's own, between the caller and the step
 
 
 def functional_of(sequential: Any) -> Any:
-    """The functional model that a keras.Sequential is; None before it is built."""
+    """Returns the functional model of a keras.Sequential, or None before it is built."""
     return sequential._functional
 
 
 def nodes_of(functional: Any) -> Iterator[Any]:
-    """The calls of a functional model's operations, each after those that it takes tensors of."""
+    """Yields the calls of a functional model's operations, each after those that it needs."""
     for depth in sorted(functional._nodes_by_depth, reverse=True):
         yield from functional._nodes_by_depth[depth]
 
 
 def layers_in(layer: Any) -> Iterator[Any]:
-    """The layer, and those in it at any depth."""
+    """Returns the layer and the layers in it at any depth."""
     return iter(layer._flatten_layers())
 
 
 def is_input(tensor: Any) -> bool:
-    """Whether a symbolic tensor is what a model is called with."""
+    """Returns whether a symbolic tensor is an input of a model."""
     history = getattr(tensor, "_keras_history", None)
     return history is not None and isinstance(history.operation, keras.layers.InputLayer)
 
 
 def learning_rate_of(optimizer: Any) -> Any:
-    """As it was given: a variable, a schedule or a function."""
+    """Returns the learning rate as it was given: a variable, a schedule or a function."""
     return optimizer._learning_rate
 
 
 def trainable_variables_of(optimizer: Any) -> list[Any]:
-    """Those that it was built for."""
+    """Returns the variables that the optimizer was built for."""
     return list(optimizer._trainable_variables)
 
 
 def optimizer_of(model: Any) -> Any:
-    """That a model is compiled with, or None; not the one that scales its loss."""
+    """Returns a model's optimizer, or None; of a LossScaleOptimizer, the one that it wraps."""
     optimizer = getattr(model, "optimizer", None)
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         return optimizer.inner_optimizer
@@ -82,8 +82,8 @@ def optimizer_of(model: Any) -> Any:
 
 
 def called_model() -> Any:
-    """The model, or layer, whose call is under way in this thread, the outermost one; or None. Not
-    where Keras makes one up to learn shapes.
+    """Returns the outermost model, or layer, whose call is under way in this thread, or None. A
+    symbolic call, by which Keras learns shapes, doesn't count.
     """
     if in_stateless_scope():
         return None
@@ -91,8 +91,8 @@ def called_model() -> Any:
 
 
 def before_h5_files(check: Callable[[Any], None]) -> None:
-    """Has `check` called with each model that Keras is about to save whole as a .h5 file: what it
-    raises leaves what was there, which Keras truncates first.
+    """Has `check` called with each model that Keras is about to save as a .h5 file. If it raises,
+    an existing file stays; Keras itself would have truncated it before.
     """
     save = legacy_h5_format.save_model_to_hdf5
 
@@ -104,7 +104,9 @@ def before_h5_files(check: Callable[[Any], None]) -> None:
 
 
 def applying_optimizer() -> Any:
-    """The Keras optimizer that is at work, or None. It names itself to variables that it makes."""
+    """Returns the Keras optimizer that is in a step, or None. It is the caller in a name scope of
+    variables that it makes.
+    """
     scopes = global_state.get_global_attribute("name_scope_stack") or []
     callers = [scope.caller for scope in scopes]
     found = [caller for caller in callers if isinstance(caller, keras.optimizers.Optimizer)]
@@ -112,7 +114,7 @@ def applying_optimizer() -> Any:
 
 
 def scaling_optimizer() -> Any:
-    """The keras.optimizers.LossScaleOptimizer whose step calls this, or None: it tells nobody."""
+    """Returns the LossScaleOptimizer whose step calls this, or None. Only the stack shows it."""
     frame: FrameType | None = sys._getframe(2)
     for _ in range(_MOST_FRAMES):
         if frame is None:

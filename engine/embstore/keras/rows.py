@@ -1,4 +1,4 @@
-"""The Keras variable that stands for a table's rows, and trains them when it is applied."""
+"""The Keras variable that stands in for a table's rows, and has them trained in a step."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["Rows"]
 
 
 class Rows(keras.Variable):  # type: ignore[misc]
-    """Takes its turn among a model's trainable variables for rows that Keras can't hold.
+    """A trainable variable of a model that stands in for rows, which Keras can't hold.
 
-    Its gradient is a vector, to which each look-up that comes back in a backward pass adds a mark
-    (`marks`), after handing what came back to the table. As `overwrite_with_gradient` says, a Keras
-    optimizer doesn't train it, but assigns that gradient: this is when the rows are trained.
+    Its gradient is a vector. In a backward pass, each look-up gives its gradients to the table and
+    adds a mark (`marks`) to that vector. Because of `overwrite_with_gradient`, a Keras optimizer
+    doesn't train this variable but assigns the gradient to it; that assignment trains the rows.
     """
 
     def __init__(self, table: Table, trainable: bool) -> None:
@@ -29,7 +29,7 @@ class Rows(keras.Variable):  # type: ignore[misc]
             shape=(SIZE,),
             dtype="float32",
             trainable=trainable,
-            autocast=False,  # to float16 or bfloat16, which have no room for a mark
+            autocast=False,  # float16 and bfloat16 have no room for a mark
             name="rows",
         )
         self.overwrite_with_gradient = True
@@ -68,7 +68,7 @@ class Rows(keras.Variable):  # type: ignore[misc]
             "them, and embstore.keras.save_as_original_model makes a model that needs no embstore"
         )
 
-    # By these TensorFlow asks for what it writes to files; Keras doesn't.
+    # TensorFlow calls these methods for what it writes to files; Keras doesn't.
 
     def _serialize_to_tensors(self) -> NoReturn:
         self._refuse_file("a checkpoint of tf.train")
@@ -90,7 +90,7 @@ before_h5_files(_refuse_h5_file)
 
 
 def _loss_scale(optimizer: Any) -> Any:
-    """What the loss was multiplied by, and assigned gradients still are; a number or tensor."""
+    """Returns the factor of the loss, which assigned gradients still have; a number or tensor."""
     scale = optimizer.loss_scale_factor or 1.0
     scaling = scaling_optimizer()
     return scale if scaling is None else scaling.dynamic_scale.value * scale

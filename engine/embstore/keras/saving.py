@@ -1,7 +1,8 @@
-"""A table's rows in the files that Keras saves a model's weights to.
+"""Saves and loads a table's rows in the files that Keras saves a model's weights to.
 
-What lies there is an embstore checkpoint of the one variable, file by file as arrays of bytes, so
-that all its checks hold; `state` says which those are, and what the layer has to know besides.
+The data in such a file are an embstore checkpoint of the one variable, each checkpoint file as an
+array of bytes, so that all its checks apply. `state` names these files and has the layer's own
+data.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ def rows_kept_apart() -> Iterator[None]:
     files.
 
     Use it if the rows don't fit into memory, where `model.save` makes its file, and save them by
-    `embstore.save(folder, variables(model), step)`. A table keeps the rows that it has when such a
-    file is loaded. Loading raises CheckpointError if the table has rows and another initializer or
-    optimizer than the file says, and outside of the context.
+    `embstore.save(folder, variables(model), step)`. A table keeps its rows when such a file is
+    loaded. Loading raises CheckpointError outside the context, and if the table has rows and
+    another initializer or optimizer than the file says.
     """
     before = _apart.set(True)
     try:
@@ -60,7 +61,7 @@ def rows_kept_apart() -> Iterator[None]:
 
 
 def save_table(table: Table, store: Any) -> None:
-    """store: what Keras gives to `save_own_variables`; like a dict of arrays."""
+    """Saves the table. store: the dict-like object of arrays that `save_own_variables` gets."""
     state: dict[str, Any] = {
         "version": _VERSION,
         "apart": _apart.get(),
@@ -81,13 +82,13 @@ def save_table(table: Table, store: Any) -> None:
             _write(table, directory)
             for number, file in enumerate(sorted(directory.iterdir())):
                 state["files"].append(file.name)
-                # Mapped, so that h5py goes through it piece by piece.
+                # Memory-mapped, so that h5py reads the file piece by piece.
                 store[f"file_{number}"] = np.memmap(file, np.uint8, "r")
     store[_STATE] = np.frombuffer(json.dumps(state).encode(), np.uint8)
 
 
 def load_table(table: Table, store: Any) -> None:
-    """Replaces what the table holds; CheckpointError where the file lacks what was saved."""
+    """Replaces the table's rows. Raises CheckpointError if the file lacks what was saved."""
     held = set(store.keys())
     if _STATE not in held:
         raise CheckpointError(
@@ -105,13 +106,13 @@ def load_table(table: Table, store: Any) -> None:
             f"{table.name}: the file was saved without its rows; load it in "
             "embstore.keras.rows_kept_apart(), and restore the rows from where they were kept"
         )
-    wanted: Initializer | None = None  # the file was written before that was kept
+    wanted: Initializer | None = None  # None: an older file without it
     if _INITIAL in held:
         wanted = Constant(np.asarray(store[_INITIAL], np.float32))
     elif "initializer" in state:
         wanted = from_description(state["initializer"])
     saved_by = from_description(state["optimizer"])
-    # All that is refused is refused before the table is changed.
+    # Everything that can be refused is refused before the table is changed.
     _check_shape(table, state, wanted)
     if state["apart"] and _keeps_rows(table, wanted, saved_by):
         return
@@ -129,12 +130,12 @@ def load_table(table: Table, store: Any) -> None:
         if save is not None:
             _restore(table, save)
         elif table.is_made and not state["apart"]:
-            table.make(table.variable.optimizer)  # it was saved before it had any row
+            table.make(table.variable.optimizer)  # the file was saved before the table had rows
 
 
 def _check_shape(table: Table, state: dict[str, Any], wanted: Initializer | None) -> None:
     """Raises CheckpointError if the file's table has another dim, or ids that this one refuses."""
-    dim = state.get("output_dim")  # None: the file was written before that was kept
+    dim = state.get("output_dim")  # None: an older file without it
     if dim is None:
         values = np.shape(wanted.value) if isinstance(wanted, Constant) else ()
         dim = values[-1] if values else table.dim
@@ -155,9 +156,10 @@ def _mismatch(table: Table, size: int | None, dim: int) -> CheckpointError:
 
 
 def _keeps_rows(table: Table, wanted: Initializer | None, saved_by: Optimizer | None) -> bool:
-    """Whether the table stays as it is, which a file without its rows says nothing against.
+    """Returns whether the table stays as it is because a file saved without its rows matches it.
 
-    Raises CheckpointError if the file says other things of a table that has rows.
+    Raises CheckpointError if the table has rows, and another initializer or optimizer than the
+    file.
     """
     if not table.is_made:
         return False
@@ -167,7 +169,7 @@ def _keeps_rows(table: Table, wanted: Initializer | None, saved_by: Optimizer | 
     if wanted is not None and not same_initializer(wanted, table.initializer):
         others.append("initializer")
     if table.own is None and saved_by is not None:
-        # Rows without an optimizer can only be looked up, whatever trained them.
+        # Rows without an optimizer can only be looked up, so any optimizer may have trained them.
         alike = has_rows if optimizer is None else same_rule(optimizer, saved_by)
         others += [] if alike else ["optimizer"]
     if others and has_rows:
@@ -180,7 +182,7 @@ def _keeps_rows(table: Table, wanted: Initializer | None, saved_by: Optimizer | 
 
 
 def _write(table: Table, directory: Path) -> None:
-    # Not embstore.save, since increments of the user's own saves must not follow this one.
+    # Not by embstore.save: increments of the user's own saves must not follow this save.
     variable = table.variable
     step = variable.internals.applies()
     job = SaveJob(uuid.uuid4().hex, step, False, saves_waiting_keys(), skip_damaged=False)
@@ -191,10 +193,11 @@ def _write(table: Table, directory: Path) -> None:
 
 
 def _verified_save(table: Table, directory: Path, optimizer: Optimizer | None) -> SaveOnMedium:
-    """The save in the directory, whose rows are whole and fit the table as it is going to be; if
-    the table isn't made, nothing is lost where there is no room for them.
+    """Returns the save in the directory, after checking that its rows are whole and fit the table
+    as it is going to be. Checks the room for them only if the table is made: else a failure to
+    write them loses nothing.
 
-    optimizer: which the table is made with, unless it has one of its own.
+    optimizer: the one to make the table with, unless it has one of its own.
     """
     save = SaveOnMedium.open(directory)
     (entry,) = save.manifest.variables
@@ -209,8 +212,8 @@ def _verified_save(table: Table, directory: Path, optimizer: Optimizer | None) -
 
 def _restore(table: Table, save: SaveOnMedium) -> None:
     variable = table.variable
-    # Keras tells layers by their place in the model; names may differ.
+    # Keras identifies layers by their place in the model; names may differ.
     plan = plan_restore(variable, [save.renamed([variable.name])], saves_waiting_keys())
     with checkpoint_locks([variable]):
         plan.carry_out()
-        variable.internals.last_save = None  # what it would be of is gone with the folder
+        variable.internals.last_save = None  # its folder is about to be deleted

@@ -1,4 +1,4 @@
-"""The tables that a Keras optimizer trains in one step are trained together."""
+"""Trains the tables of one step of a Keras optimizer together."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["Assigned", "assign", "train_tables", "train_together"]
 
 @dataclass(frozen=True)
 class Assigned:
-    """What a step of a Keras optimizer assigns to a table's `Rows`.
+    """The gradient that a step of a Keras optimizer assigns to a table's `Rows`.
 
-    looked_up: the gradient, a tensor of (marks.SIZE,); loss_scale: what it is still multiplied by.
+    looked_up: a tensor of (marks.SIZE,). loss_scale: the factor that it still has.
     """
 
     table: Table
@@ -30,12 +30,12 @@ class Assigned:
     loss_scale: Any
 
 
-# By the Keras optimizer that is at a step.
+# By the Keras optimizer that is in a step.
 _assigned: weakref.WeakKeyDictionary[Any, list[Assigned]] = weakref.WeakKeyDictionary()
 
 
 def assign(assigned: Assigned, optimizer: Any) -> bool:
-    """Has the table trained at the end of the optimizer's step; False where it is at none."""
+    """Has the table trained at the end of the optimizer's step. Returns False if it is in none."""
     of_step = _assigned.get(optimizer)
     if of_step is not None:
         of_step.append(assigned)
@@ -49,7 +49,7 @@ def train_tables(
     rate: float,
     optimizer: Any,
 ) -> None:
-    """Applies what `Table.update` gives for each; nothing where one of them raises."""
+    """Applies the result of `Table.update` for each table, or nothing if a table raises."""
     updates = [
         table.update(marks, rate, scale, optimizer)
         for table, marks, scale in zip(tables, looked_up, loss_scales, strict=True)
@@ -61,12 +61,12 @@ def train_tables(
 def train_together(
     train: Callable[[Sequence[Assigned], Any, Sequence[Any]], Sequence[Any]],
 ) -> None:
-    """Has Keras's optimizers train tables by `train`, of the tables of a step, the optimizer, and
-    the gradients of dense weights. It gives these back, to be applied once the tables are trained:
-    where a table refuses its part, no dense weight has its own.
+    """Has Keras's optimizers train tables by train(tables of the step, optimizer, dense gradients).
+    `train` returns the dense gradients, to be applied once the tables are trained: if a table
+    refuses its gradients, no dense weight changes either.
 
-    Keras assigns the gradients of all tables in one method of the optimizer's. At its end they are
-    trained; optimizers without tables go on as they do.
+    Keras assigns the gradients of all tables in one method of the optimizer. The tables are trained
+    at its end; optimizers without tables work as before.
     """
     overwrite = getattr(keras.optimizers.Optimizer, ASSIGNS_GRADIENTS)
 

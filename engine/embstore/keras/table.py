@@ -1,4 +1,4 @@
-"""A layer's rows: what a step's backward pass gathers for them, and how they are trained by it."""
+"""A layer's table: its gradients from a step's backward pass, and how they train its rows."""
 
 from __future__ import annotations
 
@@ -30,27 +30,26 @@ __all__ = ["Table", "look_up_many", "same_initializer", "vocabulary"]
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
-_MOST_BYTES = 1 << 30  # of gradients that wait for a step, those of the last backward pass aside
+_MOST_BYTES = 1 << 30  # of gradients that wait for a step, without the last backward pass
 
 
 @dataclass(frozen=True)
 class _Gathered:
-    number: int  # of the look-up
-    mark: int  # the number of its mark, modulo marks.MOST
+    number: int  # number of the look-up
+    mark: int  # its mark's number modulo marks.MOST
     ids: Ids  # (n,)
     grads: Floats  # (n, dim)
-    owner: Any  # of their memory, which nobody else writes to as long as it is held
+    owner: Any  # of grads' memory; keeps other code from writing there
 
 
 class Table:
-    """The variable of a layer, which is made when its optimizer is known at last.
+    """A layer's variable, which is made once its optimizer is known.
 
-    own: None where the rows are trained by the rule of the optimizer that the model has.
-    vocabulary_size: ids must be below it and not negative; None: any int64 is a key.
-    partition_num and shards: as of `embstore.get_embedding_variable`.
+    own: the table's own rule; None: the model's optimizer trains the rows.
+    vocabulary_size: ids must be from 0 to vocabulary_size - 1; None: any int64 is a key.
+    partition_num, shards: as in `embstore.get_embedding_variable`.
 
-    serves: whether look-ups that aren't for training count for the ranking of rows, and move them.
-        False: they are an evaluation's.
+    serves: whether look-ups outside training count for the ranking of rows, and promote rows.
     """
 
     def __init__(
@@ -76,18 +75,19 @@ class Table:
         self._lock = threading.RLock()
         self._variable: EmbeddingVariable | None = None
         self._gathered: list[_Gathered] = []
-        self._earlier = 0  # of these, by backward passes that ended before the last look-up
+        self._earlier = 0  # how many come from backward passes before the last look-up
         self._gathered_bytes = 0
-        self._is_short = False  # earlier ones were dropped: nobody had applied them for long
+        self._is_short = False  # whether old gradients were dropped, which no step had applied
         self._numbers = itertools.count()
         self._marks = itertools.count()
-        # Of which variable, after how many changes of its own, the rate is known to be what.
+        # (variable, its rate_changes, rate) of the last check that the variable has that learning
+        # rate.
         self._rate_known: tuple[EmbeddingVariable, int, float] | None = None
         self._converted: tuple[Any, Optimizer] | None = None
 
     @property
     def variable(self) -> EmbeddingVariable:
-        """Without an optimizer as long as nothing has said which: no row was trained yet."""
+        """The variable. Until its optimizer is known it has none, and no row can be trained."""
         with self._lock:
             if self._variable is None:
                 self.make(None if self.own is None else self.own.optimizer)
@@ -100,17 +100,17 @@ class Table:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether its shards lie, or will lie, in other processes."""
+        """Whether its shards are, or will be, in other processes."""
         return self._shards is not None
 
     @property
     def partition_num(self) -> int:
-        """As it will be where the variable isn't made yet."""
+        """The number of partitions or shards of the variable, made or not."""
         return self._shards or self._partition_num
 
     @property
     def initial_rows(self) -> Floats | None:
-        """The rows that keys start by, where they were given as a table; float32 (rows, dim)."""
+        """The keys' initial rows if they were given as a table, float32 (rows, dim), or None."""
         return _given_rows(self._initializer)
 
     @property
@@ -118,7 +118,7 @@ class Table:
         return self._initializer
 
     def start_by(self, initializer: Initializer) -> None:
-        """Has keys start so; a variable that was made by another is emptied."""
+        """Changes the keys' initial rows. A variable that was made with others is emptied."""
         with self._lock:
             init = replace(self._option.init_option, initializer=None)
             rows = _given_rows(initializer)
@@ -133,7 +133,7 @@ class Table:
                 self.make(self._variable.optimizer)
 
     def place(self, storage: StorageOption, partition_num: int, shards: int | None) -> None:
-        """Says where rows are to lie, as long as there are none."""
+        """Changes where rows are kept. Raises InvalidArgumentError if the variable is made."""
         with self._lock:
             if self.is_made:
                 raise InvalidArgumentError(
@@ -144,11 +144,11 @@ class Table:
             self._shards = shards
 
     def make(self, optimizer: Optimizer | None) -> None:
-        """Makes the variable, an empty one, in place of what was there."""
+        """Makes the variable, empty. It replaces an earlier one, which is closed."""
         with self._lock:
             if self._variable is not None:
                 self._variable.close()
-                self._variable = None  # what it's replaced by may fail to be made
+                self._variable = None  # making the new one may fail
             try:
                 self._variable = get_embedding_variable(
                     self.name,
@@ -158,7 +158,7 @@ class Table:
                     ev_option=self._option,
                     partition_num=self._partition_num,
                     shards=self._shards,
-                    restores=True,  # a model is made before its weights are loaded
+                    restores=True,  # because a model is made before its weights are loaded
                 )
             except InUseError as error:
                 raise InUseError(
@@ -178,8 +178,8 @@ class Table:
                 )
 
     def check_stand_in(self, values: Floats) -> None:
-        """Raises UnsupportedError where another than a Keras optimizer has trained what stands for
-        the rows, which those that Keras applies leave at zeros.
+        """Raises UnsupportedError if the stand-in for the rows isn't at zeros: Keras's optimizers
+        leave it there, so that another optimizer has trained it.
 
         values: float32 (marks.SIZE,).
         """
@@ -197,13 +197,13 @@ class Table:
             return next(self._numbers)
 
     def gather(self, number: int, ids: Ids, grads: Floats, owner: Any = None) -> Floats:
-        """Keeps a look-up's gradients until `update`; returns their mark, or nan if one isn't
-        finite; float32 (marks.SIZE,).
+        """Keeps a look-up's gradients until `update`. Returns their mark, or nan if a gradient
+        isn't finite; float32 (marks.SIZE,).
 
-        grads: float32 of ids.shape + (dim,), in memory of `owner`'s.
+        grads: float32 of ids.shape + (dim,), in memory that belongs to `owner`.
         """
         with self._lock:
-            # Not of the look-up, whose gradients may come back more than once.
+            # Not the look-up's number: its gradients may come back more than once.
             mark = next(self._marks)
             part = _Gathered(
                 number, mark % marks.MOST, ids.reshape(-1), grads.reshape(-1, self.dim), owner
@@ -221,11 +221,11 @@ class Table:
         return marks.mark(mark)
 
     def forget(self) -> None:
-        """Drops what was gathered: the gradient that it was counted by was set to nothing."""
+        """Drops the gathered gradients, because the gradient that has their marks was cleared."""
         self._taken()
 
     def _taken(self) -> tuple[list[_Gathered], bool]:
-        """What was gathered, and whether older parts were dropped; nothing is from now on."""
+        """Takes the gathered gradients. Returns them, and whether older ones were dropped."""
         with self._lock:
             taken = self._gathered, self._is_short
             self._gathered, self._earlier, self._gathered_bytes, self._is_short = [], 0, 0, False
@@ -234,14 +234,12 @@ class Table:
     def update(
         self, looked_up: Floats, rate: float, loss_scale: float, optimizer: Any
     ) -> tuple[EmbeddingVariable, Ids, Floats]:
-        """The next step, by those of the gathered gradients whose marks `looked_up` has.
+        """Returns a step's variable, ids and gradients: of the gathered gradients, those whose
+        marks are in `looked_up`. The others are dropped, since the optimizer doesn't apply them.
 
-        The others are dropped: they were looked at, and not applied.
-
-        looked_up: the sum of what `gather` gave, (marks.SIZE,).
-        rate: of the Keras `optimizer`, whose rule and rate are kept to where the table has none
-            of its own.
-        loss_scale: what the gradients have to be divided by.
+        looked_up: the sum of what `gather` returned, (marks.SIZE,).
+        rate: the Keras `optimizer`'s. Its rule and rate are used if the table has none of its own.
+        loss_scale: the factor that the gradients have to be divided by.
         """
         with self._lock:
             gathered, is_short = self._taken()
@@ -264,7 +262,7 @@ class Table:
     def _meant(
         self, gathered: Sequence[_Gathered], is_short: bool, looked_up: Floats, optimizer: Any
     ) -> list[_Gathered]:
-        """Those with a mark in `looked_up`, in the order of look-ups."""
+        """Returns the gradients with a mark in `looked_up`, in the order of look-ups."""
         newest = {part.mark: part for part in gathered}
         meant = marks.marked(looked_up)
         if meant and all(mark in newest for mark in meant):
@@ -287,7 +285,7 @@ class Table:
         )
 
     def train_by(self, theirs: Any) -> None:
-        """Says, before the first step does, by which Keras optimizer the model is compiled."""
+        """Makes the table, before the first step, for the optimizer of a compiled model."""
         with self._lock:
             if self.own is not None:
                 return
@@ -295,7 +293,7 @@ class Table:
             if variable is None or variable.optimizer is None:
                 self._trainable(theirs)
                 return
-            with contextlib.suppress(UnsupportedError):  # of which the first step tells
+            with contextlib.suppress(UnsupportedError):  # the first step raises it
                 rule = self._rule_of(theirs)
                 if not same_rule(variable.optimizer, rule) and _is_untrained(variable):
                     self.make(rule)
@@ -322,7 +320,7 @@ class Table:
                 )
             self.make(rule)
         elif not same_rule(variable.optimizer, rule):
-            if _is_untrained(variable):  # the model was compiled anew before its first step
+            if _is_untrained(variable):  # the model was compiled again before its first step
                 self.make(rule)
                 return self.variable
             raise InvalidArgumentError(
@@ -339,7 +337,7 @@ class Table:
 
 
 def vocabulary(name: str, size: object) -> int | None:
-    """How many ids there are; None where `size`, of that name, is None or -1: any int64 is one."""
+    """Returns the number of ids; None, for any int64, if it is None or -1. name: for errors."""
     is_any = size is None or (isinstance(size, Integral) and size == -1)
     return None if is_any else checks.integer(name, size, at_least=1, unit="ids")
 
@@ -349,13 +347,13 @@ def _is_untrained(variable: EmbeddingVariable) -> bool:
 
 
 def _given_rows(initializer: Initializer) -> Floats | None:
-    """The rows (rows, dim) that keys start by; None where those aren't given as a table."""
+    """Returns the initial rows (rows, dim) of keys, or None if they aren't given as a table."""
     values = initializer.value if isinstance(initializer, Constant) else None
     return None if np.ndim(values) < 2 else np.asarray(values, np.float32)  # type: ignore[arg-type]
 
 
 def same_initializer(one: Initializer, other: Initializer) -> bool:
-    """Whether keys start alike by them; Constants are compared by their values."""
+    """Returns whether both give keys the same initial rows. Compares Constants by their values."""
     if isinstance(one, Constant) and isinstance(other, Constant):
         return np.array_equal(
             np.asarray(one.value, np.float32), np.asarray(other.value, np.float32)
@@ -364,14 +362,16 @@ def same_initializer(one: Initializer, other: Initializer) -> bool:
 
 
 def look_up_many(look_ups: Sequence[tuple[Table, Ids]], *, train: bool) -> list[Floats]:
-    """The rows of each table's ids, float32 of ids.shape + (dim,); servers are asked once for all.
+    """Returns the rows of each table's ids, float32 of ids.shape + (dim,), with one request to the
+    servers for all.
 
-    train: of a step of training. Other look-ups are an evaluation's, or serve, as their table does.
+    train: whether they are for a training step. If not, the table's `serves` decides whether they
+    count.
     """
     for table, ids in look_ups:
         table._check_vocabulary(ids)
     rows: dict[int, Floats] = {}
-    counts = [train or table.serves for table, _ in look_ups]  # in training it makes no difference
+    counts = [train or table.serves for table, _ in look_ups]  # has no effect in training
     for count in set(counts):
         where = [i for i, each in enumerate(counts) if each == count]
         variables = [look_ups[i][0].variable for i in where]

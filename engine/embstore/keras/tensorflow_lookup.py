@@ -1,4 +1,4 @@
-"""Look-ups that TensorFlow's tapes know, in graphs and outside."""
+"""Look-ups that TensorFlow's tapes can differentiate, in graphs and outside."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def lookup(look_ups: Sequence[tuple[Table, Rows, Any]], training: bool) -> list[
             f"{tables[0].name}: rows can't be trained by several replicas of a tf.distribute "
             "strategy, each of which would take a step of its own; train by embstore.cluster.run"
         )
-    with tf.init_scope():  # here, since `read` runs in a thread of TensorFlow's
+    with tf.init_scope():  # not in `read`, which runs in one of TensorFlow's threads
         make_as_compiled((table, rows) for table, rows, _ in look_ups)
     count = len(tables)
     kinds = [tf.float32] * count + [tf.int64] * count
@@ -48,12 +48,12 @@ def lookup(look_ups: Sequence[tuple[Table, Rows, Any]], training: bool) -> list[
 
 
 def _differentiable(table: Table, rows: Rows, ids: Any, values: Any, number: Any) -> Any:
-    """The values, read for the look-up of that number, as TensorFlow's tapes know them."""
+    """Returns the values, which the look-up of that number read, as a differentiable tensor."""
     values.set_shape((*ids.shape, table.dim))
 
     def gather(number: np.int64, keys: Ids, grads: Floats, stand_in: Floats) -> Floats:
         table.check_stand_in(stand_in)
-        # A copy: the memory is TensorFlow's, and it has other plans for it.
+        # Copies both: the memory is TensorFlow's, which uses it again.
         return table.gather(int(number), keys.copy(), np.array(grads, np.float32))
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
@@ -72,9 +72,9 @@ def _differentiable(table: Table, rows: Rows, ids: Any, values: Any, number: Any
 def train(
     assigned: Sequence[Assigned], optimizer: Any, dense_grads: Sequence[Any]
 ) -> Sequence[Any]:
-    """Trains the tables as soon as their gradients are known, and gives the dense gradients once
-    they are trained. Those that have their shards elsewhere are trained together; others by as many
-    threads as TensorFlow gives them.
+    """Trains the tables as soon as their gradients are known. Returns the dense gradients, which in
+    a graph are available once the tables are trained. Tables with shards elsewhere are trained
+    together, others in as many threads as TensorFlow has.
     """
     together = [each for each in assigned if each.table.is_elsewhere]
     groups = [[each] for each in assigned if not each.table.is_elsewhere]
@@ -88,7 +88,7 @@ def train(
 
 
 def _train_as_one(assigned: Sequence[Assigned], optimizer: Any) -> Any:
-    """Returns the operation."""
+    """Returns the operation that trains the tables together."""
     tables = [each.table for each in assigned]
     count = len(tables)
 

@@ -1,4 +1,4 @@
-"""Datasets of TensorFlow's that ask for rows as they read batches."""
+"""TensorFlow datasets that request rows as they read batches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["prefetched_dataset"]
 
 
 def prefetched_dataset(dataset: Any, look_ups: LookUps) -> Any:
-    """The dataset, of which a batch is read ahead, and asked for in the order of batches."""
+    """Returns the dataset with its batches' rows requested, in order, one batch ahead."""
     layers = list(look_ups.layers())
 
     def begin(number: np.int64) -> np.int64:

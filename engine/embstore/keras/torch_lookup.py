@@ -1,4 +1,4 @@
-"""Look-ups that PyTorch's autograd knows."""
+"""Look-ups that PyTorch's autograd can differentiate."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ __all__ = ["lookup", "train"]
 
 @outside_of_graphs
 def lookup(look_ups: Sequence[tuple[Table, Rows, Tensor]], training: bool) -> list[Tensor]:
-    del training  # autograd knows
+    del training  # autograd decides
     if any(ids.is_meta for _, _, ids in look_ups):
-        # Keras asks for shapes alone, to build a model of a class of its own.
+        # Keras asks only for shapes, to build a model of a user's class.
         return [torch.empty((*ids.shape, table.dim), device="meta") for table, _, ids in look_ups]
     make_as_compiled((table, rows) for table, rows, _ in look_ups)
     trained = [torch.is_grad_enabled() and rows.value.requires_grad for _, rows, _ in look_ups]
@@ -52,7 +52,7 @@ def lookup(look_ups: Sequence[tuple[Table, Rows, Tensor]], training: bool) -> li
 def train(
     assigned: Sequence[Assigned], optimizer: Any, dense_grads: Sequence[Any]
 ) -> Sequence[Any]:
-    """Trains the tables at once, and returns the dense gradients."""
+    """Trains the tables now, and returns the dense gradients."""
     train_tables(
         [each.table for each in assigned],
         [keras.ops.convert_to_numpy(each.looked_up) for each in assigned],
@@ -74,6 +74,6 @@ class _Lookup(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         values = grad.detach().to("cpu", torch.float32).contiguous().numpy()
-        # With the tensor itself: autograd may write into one that nobody else holds.
+        # Keeps the tensor too: autograd may write into a tensor without other references.
         mark = ctx.table.gather(ctx.number, ctx.ids.numpy(), values, owner=grad)
         return torch.from_numpy(mark).to(ctx.device), None, None, None

@@ -1,4 +1,4 @@
-"""What OpenEmbedding saves and restores of a model on its servers: the rows."""
+"""Saves and restores what OpenEmbedding keeps of a model on its servers: the rows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = [
 _NOTE = "persisted.json"
 _FORMAT, _VERSION = "embstore.openembedding persisted model", 1
 _MOST_KEPT = 8
-# Beside what the window says: until a save is whole, the one before must be there.
+# Beside the window: until a save is whole, the previous one must stay.
 _KEPT_FOR_THE_SAVE_BEFORE = 1
 _MOST_WINDOW = _MOST_KEPT - 1 - _KEPT_FOR_THE_SAVE_BEFORE
 
@@ -48,7 +48,7 @@ PathLike = str | os.PathLike[str]
 def save_server_model(model: Any, filepath: PathLike, include_optimizer: bool = True) -> None:
     """Saves the rows of the model's tables to the folder `filepath`, as `embstore.save` does.
 
-    include_optimizer: has no effect: rows are always saved with what their optimizer keeps.
+    include_optimizer: has no effect: rows are always saved with their optimizer slots.
     """
     del include_optimizer
     save(_folder(filepath), variables(model))
@@ -57,8 +57,8 @@ def save_server_model(model: Any, filepath: PathLike, include_optimizer: bool = 
 def load_server_model(model: Any, filepath: PathLike) -> None:
     """Restores what `save_server_model` saved, as `embstore.restore` does.
 
-    Tables that don't have the names of the saved ones get their rows by their place in the model.
-    CheckpointError if a row is of an id that its layer refuses. Nothing is restored then.
+    Tables whose names differ from the saved ones get their rows by their place in the model. Raises
+    CheckpointError, and restores nothing, if a row has an id that its layer refuses.
     """
     tables = variables(model)
     with reading_newest_full(_folder(filepath)) as full:
@@ -70,13 +70,13 @@ def load_server_model(model: Any, filepath: PathLike) -> None:
 
 
 def persist_server_model(model: Any, filepath: PathLike, persist_pending_window: int) -> None:
-    """Makes a checkpoint of the pools between two batches, and notes in `filepath` which it is.
+    """Makes a checkpoint of the pools between two batches, and records its number in `filepath`.
 
     filepath: a folder, made if its parent exists. The rows stay in the pools.
     persist_pending_window: 0: the checkpoint is durable on return. n, at most 6: returns at once,
-        unless n checkpoints before it are pending still. The last n + 2 can be restored.
+        unless n earlier checkpoints are still pending. The last n + 2 can be restored.
 
-    Raises as `embstore.persist` does.
+    Raises the errors of `embstore.persist`.
     """
     window = checks.integer(
         "persist_pending_window", persist_pending_window, at_least=0, at_most=_MOST_WINDOW
@@ -90,25 +90,26 @@ def persist_server_model(model: Any, filepath: PathLike, persist_pending_window:
 
 
 def restore_server_model(model: Any, filepath: PathLike) -> None:
-    """Restores the model's rows from the checkpoint that `persist_server_model` noted in
+    """Restores the model's rows from the checkpoint that `persist_server_model` recorded in
     `filepath`.
 
-    Raises CheckpointError if that checkpoint is gone, and as `embstore.restore_persisted` does.
+    Raises CheckpointError if that checkpoint is gone, and the errors of
+    `embstore.restore_persisted`.
     """
     directory, number = _noted_checkpoint(model, filepath)
     persisting.restore_persisted(variables(model), directory, number)
 
 
 def check_persisted(model: Any, filepath: PathLike) -> None:
-    """Raises CheckpointError if `persist_server_model` noted a checkpoint in the folder that
-    `restore_server_model` would refuse. Nothing is restored.
+    """Raises CheckpointError if `persist_server_model` recorded a checkpoint in the folder that
+    `restore_server_model` would refuse. Restores nothing.
     """
     if (_folder(filepath) / _NOTE).exists():
         _noted_checkpoint(model, filepath)
 
 
 def should_persist_server_model(model: Any) -> bool:
-    """Whether a checkpoint costs little now: none is pending, and a table's cache is full."""
+    """Returns whether a checkpoint is cheap now: none is pending, and a table's cache is full."""
     tables = variables(model)
     writers = map(writer_of, tables)
     if any(writer is not None and writer.is_pending() for writer in writers):
@@ -117,8 +118,9 @@ def should_persist_server_model(model: Any) -> bool:
 
 
 def _named_as(tables: Sequence[EmbeddingVariable], save: SaveOnMedium) -> SaveOnMedium:
-    """The save with the names of the tables, which another model of the same layers may have:
-    Keras numbers layers on as models are made. CheckpointError if it is of other tables.
+    """Returns the save with the names of the tables. Another model of the same layers may have
+    other names, since Keras continues to number layers. Raises CheckpointError if it has other
+    tables.
     """
     names = [table.name for table in tables]
     entries = save.manifest.variables
@@ -151,7 +153,7 @@ def _of_others(names: Sequence[str], save: SaveOnMedium) -> CheckpointError:
 
 
 def _noted_checkpoint(model: Any, filepath: PathLike) -> tuple[Path, int]:
-    """The folder and the number of the checkpoint that `persist_server_model` noted."""
+    """Returns the folder and number of the checkpoint that `persist_server_model` recorded."""
     note = _folder(filepath) / _NOTE
     number, checkpoint_id = _read_note(note)
     tables = embeddings(model)
@@ -170,12 +172,12 @@ def _noted_checkpoint(model: Any, filepath: PathLike) -> tuple[Path, int]:
         )
     names = [table.name for table in tables]
     if not {*names} <= {entry.name for entry in save.manifest.variables}:
-        raise _of_others(names, save)  # whose pools have those names
+        raise _of_others(names, save)  # its pools have those names
     return directory, number
 
 
 def _listed_at(tables: Sequence[EmbeddingVariable | Embedding]) -> Path:
-    """The folder that lists the checkpoints of the tables' pools."""
+    """Returns the folder that lists the checkpoints of the tables' pools."""
     chosen = server_config(flags.config).checkpoint_path
     if chosen is not None:
         return Path(chosen)

@@ -17,18 +17,19 @@ __all__ = ["Embedding"]
 
 @keras.saving.register_keras_serializable("embstore.openembedding")
 class Embedding(Table):
-    """ids of any shape -> rows, of ids.shape + (output_dim,), which lie where `flags` says.
+    """Looks up ids of any shape; returns rows of shape ids.shape + (output_dim,), kept as `flags`
+    says.
 
     input_dim: ids are from 0 to input_dim - 1; -1 or None: any int64.
-    embeddings_regularizer: taken as activity_regularizer with explicit=False, else refused.
-    embeddings_constraint: left out with explicit=False, else refused.
-    mask_zero, input_length: as Keras's, which knows the latter no more; it has no effect.
-    num_shards: partitions of the table, on the servers; None or -1: one on each, and one where
-        tables lie in this process.
-    sparse_as_dense: must be False: a table that workers hold is a keras.layers.Embedding.
-    Others, optimizer and ev_option among them, are those of `embstore.keras.Embedding`.
+    embeddings_regularizer: used as activity_regularizer with explicit=False, else refused.
+    embeddings_constraint: ignored with explicit=False, else refused.
+    mask_zero: as in Keras. input_length: has no effect; Keras 3 has no such argument.
+    num_shards: number of partitions of the table, on the servers; None or -1: one on each server,
+        and one if tables are kept in this process.
+    sparse_as_dense: must be False; use keras.layers.Embedding for a table that workers hold.
+    Other arguments, such as optimizer and ev_option, are those of `embstore.keras.Embedding`.
 
-    Raises InvalidArgumentError and UnsupportedError, for flags too.
+    Raises InvalidArgumentError and UnsupportedError, also for flags.
     """
 
     def __init__(
@@ -75,13 +76,13 @@ class Embedding(Table):
 
     @property
     def is_placed_by_flags(self) -> bool:
-        """Not by arguments of its own."""
+        """Whether the flags, and no arguments of its own, determine where its rows are kept."""
         return self._is_placed_by_flags
 
 
 def place_by_flags(layers: list[Any]) -> None:
-    """Has the layers lie where the flags say, as the tables of one model; but for those that have
-    rows already, or arguments of their own.
+    """Places the layers' rows as the flags say, as the tables of one model, except for layers that
+    have rows already or arguments of their own.
     """
     chosen = [layer for layer in layers if _can_be_placed(layer)]
     if not chosen:

@@ -1,5 +1,5 @@
-"""What `model.save` and `model.load_weights` call for the rows: put other functions in place of
-`save_server_model` and `load_server_model` to have rows kept otherwise.
+"""The functions that `model.save` and `model.load_weights` call for the rows. Replace
+`save_server_model` and `load_server_model` here to keep rows in another way.
 
     embed.exb.save_server_model = lambda model, path, include_optimizer=True: (
         embed.persist_server_model(model, path, 0)

@@ -1,4 +1,4 @@
-"""What a program says of its servers before it makes a model."""
+"""The servers' settings, which a program makes before it makes a model."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ flags = Flags()
 
 
 def checked(flags: Flags) -> Flags:
-    """The flags as they are; raises an error that names the one that can't be followed."""
+    """Returns the flags unchanged, or raises an error that names the flag that isn't supported."""
     for name in ("config", "master_endpoint", "bind_ip"):
         if not isinstance(getattr(flags, name), str):
             raise InvalidArgumentError(

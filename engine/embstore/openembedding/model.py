@@ -1,4 +1,4 @@
-"""Models that save and load their tables beside what Keras saves."""
+"""Models that save and load their tables along with Keras's files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ServedModel:
     def compile(
         self, *args: Any, experimental_run_tf_function: bool | None = None, **kwargs: Any
     ) -> None:
-        """Compiles as Keras does, and makes the tables, whose optimizer is known now.
+        """Compiles the model as Keras does, and makes the tables: their optimizer is known now.
 
         experimental_run_tf_function: has no effect; Keras 3 has no such argument.
         """
@@ -44,10 +44,10 @@ class ServedModel:
         include_optimizer: bool = True,
         **kwargs: Any,
     ) -> None:
-        """Saves to a folder, or to a file where the name ends with ".keras"; see `model_files`.
+        """Saves to a folder, or to a file if the name ends with ".keras"; see `model_files`.
 
-        include_optimizer: False: without how the model was compiled, and without what its
-            optimizer keeps of the dense weights.
+        include_optimizer: False: without the arguments of `compile`, and without the optimizer's
+            state of the dense weights.
         """
         if checks.flag("include_optimizer", include_optimizer):
             self._save("save", filepath, model_files.WHOLE, overwrite, True, kwargs)
@@ -56,11 +56,11 @@ class ServedModel:
             self._save("save", filepath, model_files.WHOLE, overwrite, False, kwargs)
 
     def save_weights(self, filepath: PathLike, overwrite: bool = True, **kwargs: Any) -> None:
-        """As `save`, without the model's configuration; a file's name ends with ".weights.h5"."""
+        """Does what `save` does, without the configuration. A file ends with ".weights.h5"."""
         self._save("save_weights", filepath, model_files.WEIGHTS, overwrite, True, kwargs)
 
     def load_weights(self, filepath: PathLike, **kwargs: Any) -> None:
-        """Loads what `save` or `save_weights` saved: dense weights, the optimizer's state where the
+        """Loads what `save` or `save_weights` saved: dense weights, the optimizer's state if the
         model is compiled, and the rows.
         """
         optimizer = getattr(self, "optimizer", None)
@@ -104,7 +104,7 @@ class ServedModel:
 
 
 class Model(ServedModel, keras.Model):  # type: ignore[misc]
-    """To derive models from; as one that `distributed_model` was called for."""
+    """A base class of models, with the methods of a model that `distributed_model` returns."""
 
 
 def distributed_model(
@@ -114,18 +114,19 @@ def distributed_model(
     override_method: bool = True,
     explicit: bool = False,
 ) -> Any:
-    """The model with its `keras.layers.Embedding`s as tables that lie where `flags` says.
+    """Returns the model with tables, placed as `flags` says, in place of its
+    `keras.layers.Embedding`s.
 
-    model: not compiled yet. Of one that is neither Sequential nor functional the embeddings stay as
-        they are: use `Embedding` in it.
-    sparse_as_dense_size: embeddings with so many ids or fewer stay Keras's own.
-    num_shards: as of `Embedding`.
+    model: not compiled yet. If it is neither Sequential nor functional, its embeddings stay as they
+        are: use `Embedding` in it.
+    sparse_as_dense_size: embeddings with at most this number of ids stay Keras's own.
+    num_shards: as in `Embedding`.
     override_method: has save, save_weights and load_weights keep the tables too, and adds
         save_as_original_model.
-    explicit: True: embeddings with a regularizer or constraint are refused, and models that aren't
-        Sequential or functional; else as `Embedding` has it.
+    explicit: True: refuses embeddings with a regularizer or constraint, and models that aren't
+        Sequential or functional; False: as in `Embedding`.
 
-    Raises InvalidArgumentError and UnsupportedError, for flags too.
+    Raises InvalidArgumentError and UnsupportedError, also for flags.
     """
     if not isinstance(model, keras.Model):
         raise InvalidArgumentError(f"model must be a Keras model, got {type(model).__name__}")
@@ -160,11 +161,11 @@ def distributed_model(
 
 
 def pulling(dataset: Any, model: Any, steps: int | None = None, *, shuffle: bool = True) -> Any:
-    """`embstore.keras.prefetching`: the dataset for `model.fit`, which asks the servers for the
-    rows of the next batch while one is trained.
+    """Calls `embstore.keras.prefetching`: returns the dataset for `model.fit`, which requests the
+    rows of the next batch from the servers while one is trained.
 
-    steps: has no effect; what was asked for and isn't trained is given up.
-    shuffle: as of `embstore.keras.prefetching`, where the dataset is a PyDataset.
+    steps: has no effect; rows that were requested and not trained are dropped.
+    shuffle: as in `embstore.keras.prefetching`, if the dataset is a PyDataset.
     """
     if steps is not None:
         checks.integer("steps", steps, at_least=-1)
@@ -174,13 +175,13 @@ def pulling(dataset: Any, model: Any, steps: int | None = None, *, shuffle: bool
 def save_as_original_model(
     model: Any, filepath: PathLike, overwrite: bool = True, include_optimizer: bool = True
 ) -> None:
-    """Saves the model with `keras.layers.Embedding`s: it needs no embstore.
+    """Saves the model with `keras.layers.Embedding`s, so it needs no embstore.
 
     filepath: ends with ".keras"; or, on TensorFlow, a folder for the SavedModel that TensorFlow
         Serving loads.
     include_optimizer: must be False.
 
-    Raises InvalidArgumentError where an embedding takes any int64: no array has so many rows.
+    Raises InvalidArgumentError if an embedding takes any int64: an array can't have that many rows.
     """
     if include_optimizer:
         raise InvalidArgumentError(
@@ -206,7 +207,9 @@ _served_classes: dict[type, type] = {}
 
 
 def _served(kind: type) -> type:
-    """Named as `kind` is: by name and module Keras finds the class of a saved model again."""
+    """Returns a class derived from `kind`, with its name and module: Keras finds the class of a
+    saved model by these.
+    """
     if kind not in _served_classes:
         _served_classes[kind] = type(
             kind.__name__, (ServedModel, kind), {"__module__": kind.__module__}
@@ -216,7 +219,7 @@ def _served(kind: type) -> type:
 
 @contextlib.contextmanager
 def _as_keras_has_it(model: Any) -> Iterator[None]:
-    """In it the model is of the class that it had before `distributed_model`."""
+    """Gives the model, during the block, the class that it had before `distributed_model`."""
     kind = type(model)
     original = next((base for base, served in _served_classes.items() if served is kind), kind)
     model.__class__ = original

@@ -1,8 +1,8 @@
-"""Where a saved model lies, by the name that it was given.
+"""Finds the files of a saved model from the name that it was saved under.
 
-NAME.keras or NAME.weights.h5 is a file as Keras knows it. Any other name is a folder: the model's
-file without rows, and the rows as `exb.save_server_model` keeps them. That is also the way of
-NAME.keras once that function was replaced; the rows then lie in NAME.keras.openembedding.
+NAME.keras or NAME.weights.h5 is a file in Keras's format. Any other name is a folder with the
+model's file without rows, and the rows as `exb.save_server_model` keeps them. If that function was
+replaced, NAME.keras is without rows too, and the rows are in NAME.keras.openembedding.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PathLike = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """file: what Keras writes and reads. rows: the rows' folder; None: they are in the file."""
+    """file: what Keras writes and reads. rows: the rows' folder; None: the file has them."""
 
     file: Path
     rows: Path | None
@@ -45,8 +45,8 @@ def is_keras_file(filepath: PathLike) -> bool:
 
 
 def saved(filepath: PathLike) -> ModelFiles:
-    """The model that was saved by that name, or, as examples of OpenEmbedding have it, by what is
-    left of NAME/variables/variables.
+    """Returns the files of the model that was saved under that name. NAME/variables/variables,
+    which examples of OpenEmbedding use, means NAME.
     """
     path = directory_path(filepath, "filepath")
     if path.parts[-2:] == _IN_SAVED_MODEL and not is_keras_file(path):
@@ -66,9 +66,9 @@ def saved(filepath: PathLike) -> ModelFiles:
 def being_saved(
     filepath: PathLike, file_name: str, *, overwrite: bool, rows_apart: bool
 ) -> Iterator[ModelFiles]:
-    """Where to write a model that has the name `filepath` when the scope ends well: what that name
-    had before is replaced then, as a whole where it's a folder. Where the name is a link, what it
-    points to is replaced.
+    """Yields the files to write a model to. When the block ends without an error, they replace the
+    model that was saved as `filepath`, as a whole if it is a folder. If that name is a link, its
+    target is replaced.
 
     file_name: of Keras's file in a folder.
     """
@@ -92,7 +92,7 @@ def being_saved(
             if files.rows is not None:
                 _put(files.rows, rows)
             elif rows.is_dir():
-                rows.rename(fresh / _ROWS)  # and goes with it
+                rows.rename(fresh / _ROWS)  # and is deleted with it
             _put(files.file, path)
         else:
             _refuse_strange(path)
@@ -112,7 +112,7 @@ def _beside(path: Path) -> Path:
 def _refuse_working_directory(path: Path) -> None:
     try:
         here = Path.cwd()
-    except FileNotFoundError:  # it was removed
+    except FileNotFoundError:  # the folder was removed
         here = Path("/")
     if path in (here, *here.parents):
         raise InvalidArgumentError(
@@ -122,7 +122,7 @@ def _refuse_working_directory(path: Path) -> None:
 
 
 def _refuse_strange(path: Path) -> None:
-    """A folder of something else isn't replaced."""
+    """Raises InvalidArgumentError for a folder with other files, which would be lost."""
     if not path.exists():
         return
     held = {entry.name for entry in path.iterdir()} if path.is_dir() else {path.name}
@@ -134,7 +134,7 @@ def _refuse_strange(path: Path) -> None:
 
 
 def _put(what: Path, path: Path) -> None:
-    """`what` takes the name; a folder that had it goes to where `what` was."""
+    """Gives `what` the name `path`. A folder with that name takes the earlier name of `what`."""
     if not path.is_dir():
         what.rename(path)
     elif not _exchange(what, path):
@@ -143,8 +143,8 @@ def _put(what: Path, path: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Exchanges two names in one step. Returns False where the file system or the C library can't:
-    nothing has changed then.
+    """Exchanges two names in one step. Returns False, with nothing changed, if the file system or
+    the C library doesn't support that.
     """
     rename = getattr(ctypes.CDLL(None), "renameat2", None)
     if rename is None:
@@ -154,7 +154,7 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def _exchange_in_steps(what: Path, path: Path) -> None:
-    """As `_exchange`. If it is killed, `path` may be missing: see `_held` and `_settle`."""
+    """Exchanges as `_exchange`. If it is killed, `path` may be missing: see `_held`, `_settle`."""
     old = path.with_name(f".{path.name}.{uuid.uuid4().hex}.replaced")
     try:
         path.rename(old)
@@ -163,7 +163,7 @@ def _exchange_in_steps(what: Path, path: Path) -> None:
         if old.exists() and not path.exists():
             old.rename(path)
         raise
-    with contextlib.suppress(OSError):  # it's saved; the next save removes what stays
+    with contextlib.suppress(OSError):  # the model is saved; the next save removes the old one
         old.rename(what)
 
 
@@ -180,8 +180,8 @@ def _replaced(path: Path) -> list[Path]:
 
 
 def _held(path: Path) -> Path:
-    """Returns where the folder of that name lies. A folder that was put aside is read there, and
-    not renamed: the save may still be under way.
+    """Returns the path of the folder of that name. If a save put the folder aside, returns its
+    present path and doesn't rename it: the save may still be under way.
     """
     if path.exists() or not (replaced := _replaced(path)):
         return path
@@ -192,7 +192,7 @@ def _settle(path: Path) -> None:
     """Gives a folder that a killed save put aside its name back, and removes older ones."""
     replaced = _replaced(path)
     if replaced and not path.exists():
-        with contextlib.suppress(OSError):  # then nothing can be saved either, which tells
+        with contextlib.suppress(OSError):  # then the save fails too, and raises
             replaced.pop().rename(path)
     for entry in replaced:
         shutil.rmtree(entry, ignore_errors=True)

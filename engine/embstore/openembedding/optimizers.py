@@ -1,6 +1,4 @@
-"""Optimizers whose rule rows can be trained by. The model's own trains the rows too, so that these
-are Keras's.
-"""
+"""Keras's optimizers whose rules can train rows. A model's optimizer trains its rows too."""
 
 from __future__ import annotations
 
@@ -32,11 +30,11 @@ __all__ = [
 
 
 def distributed_optimizer(optimizer: Any, explicit: bool = True) -> Any:
-    """The optimizer itself, which trains rows by its rule and rate, schedules included.
+    """Returns the optimizer itself, which trains rows by its rule and rate, schedules included.
 
-    explicit: has no effect: what rows can't be trained by is never left out unseen.
+    explicit: has no effect: an option that rows don't support is never silently ignored.
 
-    Raises UnsupportedError where rows can't be trained by it.
+    Raises UnsupportedError if rows can't be trained by the optimizer.
     """
     del explicit
     scaled = isinstance(optimizer, LossScaleOptimizer)

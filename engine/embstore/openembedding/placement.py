@@ -1,7 +1,7 @@
-"""Where a model's tables lie, by the flags.
+"""Determines from the flags where a model's tables are kept.
 
-OpenEmbedding's cache is a server's. Here each table has one of its own, and they share what a
-server has.
+In OpenEmbedding a server has one cache. Here each table has its own, and the tables share the
+server's size.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from embstore.table import checks
 
 __all__ = ["Placement", "TableNeed", "placements", "shares"]
 
-# Of a row in a pool; see StorageOption.durability. Which optimizer trains it isn't known yet: at
-# most two slots.
+# Floats of a row in a pool for each weight; see StorageOption.durability. The optimizer isn't known
+# yet, and has at most two slots.
 _MOST_FLOATS_A_WEIGHT = 3
 _POOL_HEADER_BYTES, _POOL_UNIT_BYTES = 64, 256
-_LEAST_POOL_ROWS = 2 * 4096  # a pool keeps 4096 places for copies
+_LEAST_POOL_ROWS = 2 * 4096  # a pool reserves 4096 places for copies
 
 
 @dataclass(frozen=True)
 class TableNeed:
-    """rows: that there can be; None: any int64 is a key.
-    num_shards: None or -1: one on each server.
+    """The table's size. rows: the most that it can have; None: any int64 is a key. num_shards: None
+    or -1: one on each server.
     """
 
     dim: int
@@ -37,7 +37,7 @@ class TableNeed:
 
 @dataclass(frozen=True)
 class Placement:
-    """As the arguments of `embstore.keras.Embedding.place`."""
+    """The arguments of `embstore.keras.Embedding.place`."""
 
     storage: StorageOption
     partition_num: int
@@ -45,10 +45,11 @@ class Placement:
 
 
 def placements(needs: Sequence[TableNeed], flags: Flags) -> list[Placement]:
-    """Of the tables of one model, which have the cache and the pools of `flags.config` together.
+    """Returns the placements of the tables of one model, which share the cache and the pools of
+    `flags.config`.
 
-    Joins the cluster that the flags name. Raises as `checked`, `server_config` and
-    `joined_servers` do.
+    Joins the cluster that the flags name. Raises the errors of `checked`, `server_config` and
+    `joined_servers`.
     """
     checked(flags)
     config = server_config(flags.config)
@@ -64,8 +65,8 @@ def placements(needs: Sequence[TableNeed], flags: Flags) -> list[Placement]:
 
 
 def shares(total: int, weights: Sequence[int], most: Sequence[int | None]) -> list[int]:
-    """Parts of `total` in proportion to the weights; what goes beyond the most that a part may have
-    goes to the others.
+    """Divides `total` in proportion to the weights. If a part would exceed its limit in `most`, the
+    rest goes to the other parts.
     """
     given = [0] * len(weights)
     open_ones = list(range(len(weights)))
@@ -99,7 +100,7 @@ def _storage(
         return [StorageOption()] * len(needs)
     weights = [_row_bytes(need.dim) for need in needs]
     in_pool = [_pool_row_bytes(need.dim) for need in needs]
-    # Of each row twice: a checkpoint keeps the one before the last change.
+    # Pools need each row twice: a checkpoint keeps its version before the last change.
     cache = shares(config.cache_bytes, weights, _most(needs, weights, 1))
     pools = shares(config.pool_bytes, weights, _most(needs, in_pool, 2))
     storage = []

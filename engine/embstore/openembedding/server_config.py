@@ -1,4 +1,4 @@
-"""What `flags.config` says of the servers."""
+"""Reads the settings of the servers from `flags.config`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MIB = 1 << 20
 _CACHE_BYTES = 1024 * _MIB  # OpenEmbedding's own default
 _POOL_TO_CACHE = 8
 
-# OpenEmbedding's other fields: what they are where nothing is asked for, and what to do instead.
+# OpenEmbedding's other fields: the value that asks for nothing, and what to do instead.
 _NO_MEANING = {
     "message_compress": ("", "rows go over the network as they are; leave it out"),
     "server_dump_files": (1, "each shard writes one file; for more of them give more num_shards"),
@@ -33,16 +33,16 @@ _OTHER_SECTIONS = {
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """The fields of the section "server" that say where rows lie.
+    """The fields of the section "server", which say where rows are kept.
 
-    pmem_pool_root_path: a folder on a dax mount for the pools; None: rows lie in DRAM.
-    cache_bytes: DRAM of a server before its pools, for all of a model's tables together; given as
-        `cache_size` in MB, of 1024 * 1024 bytes, or with a unit, as "4G".
-    pool_bytes: of a server's pools together; given so as `pmem_pool_size`. OpenEmbedding has no
-        such field.
-    checkpoint_path: the folder that lists the pools' checkpoints; a folder in the pools' where it
-        isn't given. On servers on several computers it's one that they and this process share.
-        OpenEmbedding hasn't got this field either.
+    pmem_pool_root_path: a folder on a DAX mount for the pools; None: rows are in DRAM.
+    cache_bytes: a server's DRAM cache, for all tables of a model together; given as `cache_size` in
+        MB, of 1024 * 1024 bytes, or with a unit, such as "4G".
+    pool_bytes: size of a server's pools together; given as `pmem_pool_size` in the same form.
+        OpenEmbedding has no such field.
+    checkpoint_path: the folder that lists the pools' checkpoints; by default a folder in the
+        pools'. If the servers are on several computers, they and this process must share it.
+        OpenEmbedding has no such field either.
     """
 
     pmem_pool_root_path: str | None
@@ -52,7 +52,7 @@ class ServerConfig:
 
 
 def server_config(text: str) -> ServerConfig:
-    """Of `flags.config`. Raises an error that names the field that is wrong or has no meaning."""
+    """Reads `flags.config`. Raises an error that names a field that is wrong or has no meaning."""
     sections = _mapping("flags.config", _parsed(text))
     for section in sections:
         if section in _OTHER_SECTIONS:
@@ -124,7 +124,7 @@ def _path(name: str, server: dict[str, Any]) -> str | None:
 
 
 def _bytes(name: str, server: dict[str, Any]) -> int | None:
-    """Of a field in MB, or with a unit; None where it isn't given."""
+    """Returns the bytes of a field in MB, or with a unit; None if it isn't given."""
     if name not in server:
         return None
     size, field = server.pop(name), f"flags.config: server.{name}"

@@ -20,11 +20,11 @@ _LOOKS_AGAIN_AFTER_S = 0.5
 
 
 def joined_servers(flags: Flags, *, on_pmem: bool) -> int:
-    """How many servers there are, once this process is at their cluster.
+    """Joins the servers' cluster, and returns the number of servers.
 
-    on_pmem: those are meant that say to have persistent memory, if any does.
-    Raises EmbStoreError where the cluster can't be reached, and MissingDeviceError where
-    `flags.wait_num_servers` of them aren't there in time.
+    on_pmem: counts only servers that offer persistent memory, if any server does.
+    Raises EmbStoreError if the cluster can't be reached, and MissingDeviceError if fewer than
+    `flags.wait_num_servers` servers are there in time.
     """
     ray = ray_cluster.library()
     if ray.is_initialized():
