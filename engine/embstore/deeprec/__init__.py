@@ -1,13 +1,13 @@
-"""DeepRec's names on TensorFlow's graph mode: a program for DeepRec's TensorFlow runs after
+"""Gives TensorFlow's graph mode DeepRec's names: a program for DeepRec's TensorFlow runs after
 
     import tensorflow.compat.v1 as tf
     import embstore.deeprec
 
-which adds to `tf` what DeepRec adds to it: `get_embedding_variable`, `StorageOption` and the other
+This adds to `tf` what DeepRec adds: `get_embedding_variable`, `StorageOption` and the other
 options, feature columns over embedding variables, optimizers that train rows, and savers that keep
 rows. From then on `tensorflow.contrib` and `tensorflow.core.framework.embedding` can be imported,
-as far as they concern embedding variables. The import turns TensorFlow 2's behavior off
-(`tf.disable_v2_behavior`), so it comes before the first graph.
+with their parts for embedding variables. The import turns TensorFlow 2's behavior off
+(`tf.disable_v2_behavior`), so it must come before the first graph.
 
 engine/docs/deeprec.md says what each name does, and how that differs from DeepRec.
 """

@@ -1,4 +1,4 @@
-"""Adds DeepRec's names to `tensorflow.compat.v1`, and replaces those that then do more."""
+"""Adds DeepRec's names to `tensorflow.compat.v1`, and extends functions that are there."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = ["add_names"]
 
 
 def add_names() -> None:
-    """Called once, when `embstore.deeprec` is imported."""
+    """Adds all names. Called once, when `embstore.deeprec` is imported."""
     for name, value in _NEW.items():
         setattr(tf, name, value)
     tf.GraphKeys.EMBEDDING_VARIABLES = EMBEDDING_VARIABLES
@@ -95,7 +95,7 @@ def _add_optimizers() -> None:
 
 
 def _add_savers() -> None:
-    for module in (tf.train, saver_module):  # the latter is where MonitoredSession finds it
+    for module in (tf.train, saver_module):  # MonitoredSession finds it in the latter
         module.Saver = Saver
     for module in (tf.train, basic_session_run_hooks):
         module.CheckpointSaverHook = monitored.CheckpointSaverHook

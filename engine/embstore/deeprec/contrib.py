@@ -1,6 +1,6 @@
-"""The modules that programs for DeepRec import and TensorFlow 2 hasn't got.
+"""The modules that programs for DeepRec import and TensorFlow 2 doesn't have.
 
-Of `tensorflow.contrib` there is what concerns embedding variables, by the paths that it had.
+`tensorflow.contrib` contains its parts for embedding variables, by their original paths.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def sparse_column_with_embedding(
     evconfig: Any = None,
     ev_option: Any = None,
 ) -> Any:
-    """`categorical_column_with_embedding` by its older name.
+    """The older name of `categorical_column_with_embedding`.
 
-    steps_to_live: as of GlobalStepEvict, where the option has no evict_option.
+    steps_to_live: as in GlobalStepEvict; used if the option has no evict_option.
     evconfig: the same as ev_option.
     ht_partition_num: has no effect. init_data_source: must be None.
     """
@@ -53,7 +53,7 @@ def sparse_column_with_embedding(
 
 
 def embedding_column(sparse_id_column: Any, *arguments: Any, **options: Any) -> Any:
-    """`tf.feature_column.embedding_column` by its older name."""
+    """The older name of `tf.feature_column.embedding_column`."""
     return tf.feature_column.embedding_column(sparse_id_column, *arguments, **options)
 
 
@@ -64,7 +64,7 @@ def input_from_feature_columns(
     trainable: bool = True,
     scope: Any = None,
 ) -> Any:
-    """`tf.feature_column.input_layer` by its older name."""
+    """The older name of `tf.feature_column.input_layer`."""
     with tf.variable_scope(scope, default_name="input_from_feature_columns"):
         return tf.feature_column.input_layer(
             columns_to_tensors, feature_columns, weight_collections, trainable
@@ -72,7 +72,7 @@ def input_from_feature_columns(
 
 
 def add_modules() -> ModuleType:
-    """Has the modules found by `import`; returns `tensorflow.contrib`."""
+    """Makes the modules available to `import`, and returns `tensorflow.contrib`."""
     older = {
         "sparse_column_with_embedding": sparse_column_with_embedding,
         "embedding_column": embedding_column,
@@ -86,7 +86,7 @@ def add_modules() -> ModuleType:
         "StorageType": StorageType,
         "CacheStrategy": CacheStrategy,
         "CacheType": CacheStrategy,
-        # As a protocol buffer's enumerations have their values in its module, too.
+        # The module of a protocol buffer's enumeration has the values too.
         **StorageType.__members__,
         **CacheStrategy.__members__,
     }
@@ -109,10 +109,10 @@ def _module(path: str, members: Mapping[str, Any] | None = None) -> ModuleType:
     module = sys.modules.get(path)
     if module is None:
         module = ModuleType(path, "What embstore.deeprec has of it.")
-        module.__path__ = []  # a package, so that what isn't in it is said to be missing
+        module.__path__ = []  # makes it a package, so that importing a missing part raises
         sys.modules[path] = module
         above, _, name = path.rpartition(".")
-        if above != "tensorflow":  # that is TensorFlow 2's; `tf` gets it
+        if above != "tensorflow":  # TensorFlow 2's own module, whose names `tf` gets
             setattr(sys.modules[above], name, module)
     for name, member in (members or {}).items():
         setattr(module, name, member)

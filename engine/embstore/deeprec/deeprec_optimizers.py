@@ -1,7 +1,7 @@
-"""The optimizers that DeepRec has and TensorFlow hasn't.
+"""The optimizers that DeepRec has and TensorFlow doesn't.
 
-Rows are trained as by those of `embstore.optimizers`. What they do with dense variables is written
-here in TensorFlow's operations, on top of its Adam and Adagrad.
+`embstore.optimizers` trains the rows. The updates of dense variables are written here in
+TensorFlow's operations, on top of its Adam and Adagrad.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ __all__ = ["DEEPREC_OPTIMIZERS"]
 
 
 class _DoesMore:
-    """To be put before one of TensorFlow's optimizers among the bases of a class: does something
-    with each dense variable before that does.
+    """A mix-in that adds an operation on each dense variable before the update of a TensorFlow
+    optimizer, which comes after it in a class's bases.
     """
 
     def _before(self, grad: Any, var: Any, *, is_sparse: bool) -> Any:
-        """A scope for TensorFlow's own update. grad: a tensor, the values of one that is sparse."""
+        """Returns the scope for TensorFlow's update. grad: a tensor; if sparse, its values."""
         raise NotImplementedError
 
     def _apply_dense(self, grad: Any, var: Any) -> Any:
@@ -44,8 +44,8 @@ class _DoesMore:
 
 
 class AdamWOptimizer(_DoesMore, tf.train.AdamOptimizer):  # type: ignore[misc]
-    """Adam that first takes learning_rate * weight_decay of a weight off it (Loshchilov & Hutter
-    2017). Of a variable with sparse gradients, the weights of all rows decay.
+    """Adam that first subtracts learning_rate * weight_decay * weight from each weight (Loshchilov
+    & Hutter 2017). If a variable has sparse gradients, all its rows decay.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class AdamWOptimizer(_DoesMore, tf.train.AdamOptimizer):  # type: ignore[misc]
 
     def _before(self, grad: Any, var: Any, *, is_sparse: bool) -> Any:
         del is_sparse
-        # The gradient is that of the weights before.
+        # Waits for the gradient, which must be that of the weights before their decay.
         with tf.control_dependencies([grad]):
             part = tf.cast(self._lr_t, var.dtype.base_dtype) * self._weight_decay
             decay = tf.assign_sub(var, part * var, use_locking=self._use_locking)
@@ -71,8 +71,8 @@ class AdamWOptimizer(_DoesMore, tf.train.AdamOptimizer):  # type: ignore[misc]
 
 
 class AdamAsyncOptimizer(_DoesMore, tf.train.AdamOptimizer):  # type: ignore[misc]
-    """Adam. apply_sparse_rmsprop: how rows of embedding variables are trained; other variables with
-    sparse gradients can't be then.
+    """Adam. apply_sparse_rmsprop: trains rows of embedding variables by RMSprop; other variables
+    with sparse gradients then raise UnsupportedError.
     """
 
     def __init__(
@@ -99,9 +99,9 @@ class AdamAsyncOptimizer(_DoesMore, tf.train.AdamOptimizer):  # type: ignore[mis
 
 
 class AdagradDecayOptimizer(_DoesMore, tf.train.AdagradOptimizer):  # type: ignore[misc]
-    """Adagrad whose accumulators fade: when global_step + 1 is a multiple of
-    accumulator_decay_step, they become max(accumulator * accumulator_decay_rate,
-    initial_accumulator_value) first.
+    """Adagrad whose accumulators decay: when global_step + 1 is a multiple of
+    accumulator_decay_step, they first become max(accumulator * accumulator_decay_rate,
+    initial_accumulator_value).
     """
 
     _default_name = "AdagradDecay"
@@ -128,7 +128,7 @@ class AdagradDecayOptimizer(_DoesMore, tf.train.AdagradOptimizer):  # type: igno
         self._rate = checks.real("accumulator_decay_rate", accumulator_decay_rate, above=0, below=1)
 
     def _step_of_rows(self, global_step: Any) -> Any:
-        """Of `TrainsRows`."""
+        """Overrides the method of `TrainsRows`."""
         del global_step
         return self._global_step
 
@@ -146,7 +146,7 @@ class AdagradDecayOptimizer(_DoesMore, tf.train.AdagradOptimizer):  # type: igno
 
 
 class AdagradDecayOptimizerV2(AdagradDecayOptimizer):
-    """The same."""
+    """The same as `AdagradDecayOptimizer`."""
 
     _default_name = "AdagradDecayV2"
 

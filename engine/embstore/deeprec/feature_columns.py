@@ -1,4 +1,4 @@
-"""Feature columns over embedding variables, as TensorFlow's own functions take them."""
+"""Feature columns over embedding variables, for TensorFlow's own functions."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class EmbeddingCategoricalColumn(
         raise UnsupportedError("a column over an embedding variable has no config")
 
     def _ids(self, feature: Any) -> Any:
-        """int64 ids of a feature, a tf.SparseTensor: of strings, the hashes that DeepRec takes."""
+        """Returns a feature, a tf.SparseTensor, as int64 ids. Strings become DeepRec's hashes."""
         values = columns._to_sparse_input_and_drop_ignore_values(feature)
         if self.dtype.is_integer != values.dtype.is_integer or not (
             values.dtype.is_integer or values.dtype == tf.string
@@ -119,7 +119,7 @@ class EmbeddingCategoricalColumn(
 
 
 class EmbeddingColumn(columns.EmbeddingColumn):  # type: ignore[misc]
-    """TensorFlow's, whose weights are the rows of an embedding variable."""
+    """TensorFlow's EmbeddingColumn with the rows of an embedding variable as weights."""
 
     def create_state(self, state_manager: Any) -> NoReturn:
         del state_manager
@@ -164,10 +164,11 @@ def categorical_column_with_embedding(
     partition_num: int | None = None,
     ev_option: EmbeddingVariableOption | None = None,
 ) -> EmbeddingCategoricalColumn:
-    """The feature `key`, for `tf.feature_column.embedding_column` and weighted_categorical_column.
+    """Returns the feature `key`, for `tf.feature_column.embedding_column` and
+    weighted_categorical_column.
 
-    dtype: of integers; or tf.string, whose values become ids by tf.strings.to_hash_bucket_fast.
-    partition_num: of the variable; None: what the variable scope's partitioner says, else 1.
+    dtype: an integer type; or tf.string, whose values become ids by tf.strings.to_hash_bucket_fast.
+    partition_num: the variable's; None: as the variable scope's partitioner says, else 1.
     """
     if not isinstance(key, str) or not key:
         raise InvalidArgumentError(f"key must be a string that isn't empty, got {key!r}")
@@ -195,7 +196,7 @@ def sequence_categorical_column_with_embedding(
 
 
 def embedding_column_too(tensorflows: Any) -> Any:
-    """`tf.feature_column.embedding_column`, of columns over embedding variables too."""
+    """Extends `tf.feature_column.embedding_column` to columns over embedding variables."""
 
     signature = inspect.signature(tensorflows)
 
@@ -227,8 +228,9 @@ def sequence_input_layer(
     weight_collections: Sequence[str] | None = None,
     trainable: bool = True,
 ) -> tuple[Any, Any]:
-    """float32 (examples, positions, dimensions) of sequence columns, side by side by their names;
-    and int64 (examples,), the length of each example, which all columns must have alike.
+    """Returns the sequence columns side by side in the order of their names, float32 (examples,
+    positions, dimensions), and each example's length, int64 (examples,), which must be equal in all
+    columns.
     """
     chosen = list(feature_columns) if isinstance(feature_columns, Sequence) else [feature_columns]
     if not chosen:
@@ -270,7 +272,7 @@ def _embedding_categorical_column(column: Any) -> EmbeddingCategoricalColumn:
 
 
 def _innermost(column: Any) -> Any:
-    """Of columns that wrap others: with weights, and of sequences."""
+    """Returns the column inside columns that wrap others: weighted and sequence columns."""
     while hasattr(column, "categorical_column"):
         column = column.categorical_column
     return column

@@ -1,8 +1,8 @@
-"""Where the incremental checkpoints are that follow a checkpoint.
+"""Finds the incremental checkpoints that follow a checkpoint.
 
-Those of the checkpoint with the rows DIR/PREFIX.rows-ID are checkpoints themselves:
-DIR/.incremental_checkpoint/PREFIX.rows-ID/incr_model.ckpt-STEP, of all dense variables and the rows
-that changed since the one before. They go when the checkpoint goes.
+The increments of the checkpoint with the rows DIR/PREFIX.rows-ID are checkpoints themselves:
+DIR/.incremental_checkpoint/PREFIX.rows-ID/incr_model.ckpt-STEP, with all dense variables and the
+rows that changed since the previous one. They are deleted with the checkpoint.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _restoring: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def increments_folder(rows: Path) -> Path:
-    """Of the checkpoint that has these rows."""
+    """Returns the folder of the increments that follow the checkpoint with these rows."""
     return rows.parent / _FOLDER / rows.name
 
 
 def increments_of(rows: Path) -> list[str]:
-    """The prefixes of the increments that follow the checkpoint with these rows, in order."""
+    """Returns the prefixes of the increments after the checkpoint with these rows, in order."""
     folder = increments_folder(rows)
     if not folder.is_dir():
         return []
@@ -46,7 +46,7 @@ def increments_of(rows: Path) -> list[str]:
 
 
 def restore_increments_in(graph: Any) -> None:
-    """Has every saver go on with increments when it restores in a session of the graph."""
+    """Has every saver restore increments too when it restores in a session of the graph."""
     _restoring.add(graph)
 
 

@@ -1,4 +1,4 @@
-"""TensorFlow's look-ups, of embedding variables too."""
+"""TensorFlow's look-ups, extended to embedding variables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["gradients_too", "lookup_too", "safe_sparse_lookup_too", "sparse_look
 
 
 def lookup_too(tensorflows: Callable[..., Any]) -> Callable[..., Any]:
-    """`tf.nn.embedding_lookup`, of embedding variables too."""
+    """Extends `tf.nn.embedding_lookup` to embedding variables."""
 
     @functools.wraps(tensorflows)
     def embedding_lookup(
@@ -47,7 +47,7 @@ def lookup_too(tensorflows: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def sparse_lookup_too(tensorflows: Callable[..., Any]) -> Callable[..., Any]:
-    """`tf.nn.embedding_lookup_sparse`, of embedding variables too."""
+    """Extends `tf.nn.embedding_lookup_sparse` to embedding variables."""
 
     @functools.wraps(tensorflows)
     def embedding_lookup_sparse(params: Any, sp_ids: Any, sp_weights: Any, **options: Any) -> Any:
@@ -61,7 +61,7 @@ def sparse_lookup_too(tensorflows: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def safe_sparse_lookup_too(tensorflows: Callable[..., Any]) -> Callable[..., Any]:
-    """`tf.nn.safe_embedding_lookup_sparse`, of embedding variables too, whose every id is valid."""
+    """Extends `tf.nn.safe_embedding_lookup_sparse` to embedding variables: each id is valid."""
 
     @functools.wraps(tensorflows)
     def safe_embedding_lookup_sparse(
@@ -84,7 +84,7 @@ def safe_sparse_lookup_too(tensorflows: Callable[..., Any]) -> Callable[..., Any
             of_empty = tf.zeros([1, variable.dim])
         else:
             of_empty = _row_of_empty_bags(variable, sparse_ids, default_id)
-        # First, since it must be there even if nothing else is.
+        # This row comes first, since it must exist even if there are no other rows.
         return tensorflows(
             tf.concat([of_empty, rows], 0),
             places,
@@ -98,7 +98,9 @@ def safe_sparse_lookup_too(tensorflows: Callable[..., Any]) -> Callable[..., Any
 
 
 def _row_of_empty_bags(variable: EmbeddingVariable, sparse_ids: Any, default_id: int) -> Any:
-    """Of shape (1, dim). Where no bag is empty the row isn't looked up, so it isn't trained."""
+    """Returns the row of default_id, (1, dim), or zeros if no bag is empty: then the row isn't
+    looked up, and so isn't trained.
+    """
     bags = tf.sparse.reshape(sparse_ids, tf.stack([-1, sparse_ids.dense_shape[-1]]))
     filled = tf.size(tf.unique(bags.indices[:, 0]).y, out_type=tf.int64)
     is_any_empty = tf.cast(filled < bags.dense_shape[0], tf.int32)
@@ -107,7 +109,7 @@ def _row_of_empty_bags(variable: EmbeddingVariable, sparse_ids: Any, default_id:
 
 
 def gradients_too(tensorflows: Callable[..., Any]) -> Callable[..., Any]:
-    """`tf.gradients`, for embedding variables too: tf.IndexedSlices of ids and their gradients."""
+    """Extends `tf.gradients` to embedding variables: tf.IndexedSlices of ids and gradients."""
 
     @functools.wraps(tensorflows)
     def gradients(ys: Any, xs: Any, *arguments: Any, **options: Any) -> Any:
@@ -120,7 +122,7 @@ def gradients_too(tensorflows: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _variable_in(params: Any) -> EmbeddingVariable | None:
-    """The embedding variable that look-ups are given as `params`: it, or a list of it alone."""
+    """Returns the embedding variable in a look-up's `params`: itself, or a list of it alone."""
     if isinstance(params, (list, tuple)) and len(params) == 1:
         params = params[0]
     if isinstance(params, (list, tuple)) and any(
@@ -144,7 +146,7 @@ def _variable_in(params: Any) -> EmbeddingVariable | None:
 
 
 def _rows_and_places(variable: EmbeddingVariable, ids: Any, *, first_place: int) -> tuple[Any, Any]:
-    """Rows of the distinct ids, and where in them each id's is; so that TensorFlow combines them.
+    """Returns rows of the distinct ids, and each id's place in them, for TensorFlow to combine.
 
     As in TensorFlow's own look-up, gradients flow back to distinct ids, so that their norms are
     those of a plain variable. All ids are looked up, since the table counts each occurrence.
@@ -165,7 +167,7 @@ def _rows_and_places(variable: EmbeddingVariable, ids: Any, *, first_place: int)
 
 
 def _with_positive_weights(ids: Any, weights: Any) -> tuple[Any, Any]:
-    """Without ids whose weight isn't positive, which means leave out; so that no row is made."""
+    """Removes ids without a positive weight, which means to leave them out: they get no rows."""
     kept = tf.greater(weights.values, 0)
     return (
         tf.SparseTensor(
@@ -180,7 +182,7 @@ def _with_positive_weights(ids: Any, weights: Any) -> tuple[Any, Any]:
 
 
 def _with_names(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """`ours`, given by name what `theirs` may be given by position."""
+    """Returns `ours`, with all arguments by name, also those that `theirs` takes by position."""
     signature = inspect.signature(theirs)
 
     @functools.wraps(theirs)

@@ -1,4 +1,4 @@
-"""Makes embedding variables of the current variable scope, as `tf.get_variable` makes others."""
+"""Makes embedding variables in the current variable scope, as `tf.get_variable` does others."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from embstore.table import checks
 __all__ = ["get_embedding_variable"]
 
 _NUMBERS = "embstore_table_numbers"
-# Of a table, for partitioners that look at the size of what they divide: there is no limit.
+# The size of a table for partitioners that look at the size of what they divide. A table has no
+# limit.
 _MANY_ROWS = 1 << 40
 
 
@@ -47,19 +48,19 @@ def get_embedding_variable(
     init_data_source: Any = None,
     ev_option: EmbeddingVariableOption | None = None,
 ) -> EmbeddingVariable:
-    """A variable of the current variable scope, as `tf.get_variable` has them: with reuse, the one
-    that is there.
+    """Returns a variable of the current variable scope, like `tf.get_variable`: with reuse, the
+    existing one.
 
-    key_dtype: int64 or int32, of ids in look-ups.
-    value_dtype: float32; None means it.
+    key_dtype: int64 or int32, the type of ids in look-ups.
+    value_dtype: float32 or None, which means the same.
     initializer: of TensorFlow's or `embstore.initializers`, a class of either, a function of the
-        shape (default_value_dim, dim), or given values; `ev_option.init_option.initializer` wins
-        over it. None: the scope's, else `tf.truncated_normal_initializer()`.
-    partitioner: says how many partitions there are; None: the scope's, else one. Keys are spread
-        over them by the engine's hash.
-    collections: beside TRAINABLE_VARIABLES (if trainable) and EMBEDDING_VARIABLES; None:
+        shape (default_value_dim, dim), or given values; `ev_option.init_option.initializer` takes
+        precedence. None: the scope's, else `tf.truncated_normal_initializer()`.
+    partitioner: determines the number of partitions; None: the scope's, else one. The engine's hash
+        spreads keys over them.
+    collections: in addition to TRAINABLE_VARIABLES (if trainable) and EMBEDDING_VARIABLES; None:
         GLOBAL_VARIABLES.
-    custom_getter: as of `tf.get_variable`; what it gets is the variable that numbers the table.
+    custom_getter: as in `tf.get_variable`; it gets the variable that holds the table's number.
     validate_shape: has no effect.
     regularizer, caching_device, constraint, init_data_source: must be None.
     """
@@ -159,7 +160,7 @@ def _same(
 
 
 def _fields(option: Any) -> Any:
-    """What to compare it by: an option by DeepRec's names is of a class of its own."""
+    """Returns the fields to compare: DeepRec's names of options are classes of their own."""
     return None if option is None else dataclasses.asdict(option)
 
 
@@ -172,9 +173,9 @@ def _add_to_collections(variable: EmbeddingVariable, collections: Sequence[str] 
 
 
 def _initial_rows(name: str, initializer: Any, shape: tuple[int, int]) -> Any:
-    """A tensor of the initial rows: drawn by TensorFlow where the initializer is one of its."""
+    """Returns a tensor of the initial rows. TensorFlow draws them if it has the initializer."""
     if isinstance(initializer, (int, float, list, tuple, np.ndarray)):
-        given = Constant(initializer)(shape)  # now, so that what doesn't fit is said here
+        given = Constant(initializer)(shape)  # evaluated now, so that a wrong shape raises here
         return tf.numpy_function(lambda: given, [], tf.float32)
     made: Initializer = with_seed_of(name, made_initializer(initializer))
     if "dtype" in inspect.signature(made).parameters:

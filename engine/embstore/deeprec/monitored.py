@@ -1,4 +1,4 @@
-"""`tf.train.MonitoredTrainingSession` and its relatives, with incremental checkpoints."""
+"""Extends `tf.train.MonitoredTrainingSession` and related classes by incremental checkpoints."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _BASENAME = "model.ckpt"
 
 
 class IncrementalSaverHook(tf.train.SessionRunHook):  # type: ignore[misc]
-    """Makes an incremental checkpoint every so many seconds, after the last full one.
+    """Makes an incremental checkpoint every `every_secs` seconds, after the last full one.
 
-    Where something else saved the rows since, it makes a full one.
+    If another saver has saved the rows since, it makes a full checkpoint instead.
     """
 
     def __init__(self, save_path: str, every_secs: float, get_saver: Callable[[], Any]) -> None:
-        """get_saver: gives the saver of the full checkpoints, once the graph is final."""
+        """get_saver: returns the saver of the full checkpoints, once the graph is final."""
         checks.real("save_incremental_checkpoint_secs", every_secs, above=0)
         self._save_path = save_path
         self._get_saver = get_saver
@@ -45,7 +45,7 @@ class IncrementalSaverHook(tf.train.SessionRunHook):  # type: ignore[misc]
         return tf.train.SessionRunArgs(self._step)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        # What was fetched with the step may be from before it: another one is due all the same.
+        # The fetched step may be from before its increment: check for the next one.
         if not self._timer.should_trigger_for_step(int(run_values.results) + 1):
             return
         step = int(run_context.session.run(self._step))
@@ -60,7 +60,7 @@ class IncrementalSaverHook(tf.train.SessionRunHook):  # type: ignore[misc]
 
 
 class CheckpointSaverHook(basic_session_run_hooks.CheckpointSaverHook):  # type: ignore[misc]
-    """As TensorFlow's; incremental_save_secs: as `IncrementalSaverHook`, between the full ones."""
+    """TensorFlow's hook. incremental_save_secs: seconds between incremental checkpoints."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class CheckpointSaverHook(basic_session_run_hooks.CheckpointSaverHook):  # type:
 
 
 class Scaffold(monitored_session.Scaffold):  # type: ignore[misc]
-    """As TensorFlow's; incremental_save_restore: as of `Saver`."""
+    """TensorFlow's Scaffold. incremental_save_restore: as in `Saver`."""
 
     def __init__(
         self, *arguments: Any, incremental_save_restore: bool = False, **options: Any
@@ -113,8 +113,8 @@ class Scaffold(monitored_session.Scaffold):  # type: ignore[misc]
 
 
 def monitored_session_too(tensorflows: Callable[..., Any]) -> Callable[..., Any]:
-    """`tf.train.MonitoredTrainingSession`; save_incremental_checkpoint_secs: seconds between
-    incremental checkpoints, which follow the full ones; None: there are none.
+    """Extends `tf.train.MonitoredTrainingSession`. save_incremental_checkpoint_secs: seconds
+    between incremental checkpoints, which follow the full ones; None: none are made.
     """
 
     @functools.wraps(tensorflows)

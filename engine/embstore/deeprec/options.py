@@ -1,4 +1,4 @@
-"""Options by DeepRec's names, order and defaults of arguments, where those differ."""
+"""Options with DeepRec's names, argument order and defaults, where those differ."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Look-ups of embedding variables in a graph, which TensorFlow differentiates.
+"""Look-ups of embedding variables in a graph, which TensorFlow can differentiate.
 
-A look-up is an operation that calls this process, so a graph with one runs here alone.
+A look-up is an operation that calls this process, so a graph with look-ups runs only here.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from embstore.errors import InvalidArgumentError
 __all__ = ["as_keys", "keys_of", "look_up", "on_cpu"]
 
 _GRADIENT = "EmbstoreRows"
-_TRAINED = "embstore_trained_look_ups"  # a collection of the names of operations
+_TRAINED = "embstore_trained_look_ups"  # a collection of operation names
 
 
 class _Variable(Protocol):
-    """What a look-up takes of an embedding variable."""
+    """The attributes of an embedding variable that look-ups use."""
 
     @property
     def op(self) -> Any: ...
@@ -38,12 +38,12 @@ def on_cpu() -> Any:
 
 
 def keys_of(variable: _Variable, ids: Any) -> Any:
-    """The ids as a tensor, int64 of ids.shape."""
+    """Returns the ids as an int64 tensor of ids.shape."""
     return as_keys(f"ids: of {variable.op.name}", tf.convert_to_tensor(ids))
 
 
 def as_keys(what: str, ids: Any) -> Any:
-    """A tensor of integers as int64. Those of uint64 are refused: some would become other keys."""
+    """Returns an integer tensor as int64. Refuses uint64, of which some would become other keys."""
     if not ids.dtype.is_integer or ids.dtype == tf.uint64:
         raise InvalidArgumentError(
             f"{what} must be integers that int64 has, got {ids.dtype.name}; "
@@ -53,10 +53,10 @@ def as_keys(what: str, ids: Any) -> Any:
 
 
 def look_up(variable: _Variable, ids: Any, name: str | None = None) -> Any:
-    """The rows of ids, float32 of ids.shape + (dim,).
+    """Returns the rows of ids, float32 of ids.shape + (dim,).
 
-    Once `tf.gradients` or an optimizer asked for its gradient it reads rows as a step of training
-    does, which its update counts. Before, it counts and promotes, as look-ups that serve do.
+    Once `tf.gradients` or an optimizer has asked for its gradient, it reads rows for a training
+    step, whose update counts them. Before that it counts and promotes, like look-ups that serve.
     """
     keys = keys_of(variable, ids)
     graph = keys.graph
@@ -81,9 +81,9 @@ def look_up(variable: _Variable, ids: Any, name: str | None = None) -> Any:
 
 @tf.RegisterGradient(_GRADIENT)  # type: ignore[untyped-decorator]
 def _gradient(operation: Any, rows_gradient: Any) -> list[Any]:
-    """A gradient for each id that was looked up, so that an update counts them all."""
+    """Returns a gradient for each id that was looked up, so that an update counts them all."""
     _, keys, rows = operation.inputs
     operation.graph.add_to_collection(_TRAINED, operation.name)
     values = tf.reshape(tf.convert_to_tensor(rows_gradient), [-1, rows.shape[1]])
-    # The shape is for tf.cond, which has slices without rows where there was no look-up.
+    # tf.cond needs the shape: it makes slices without rows if there was no look-up.
     return [None, None, tf.IndexedSlices(values, tf.reshape(keys, [-1]), tf.shape(rows))]

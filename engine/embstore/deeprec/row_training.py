@@ -1,4 +1,4 @@
-"""Optimizers of TensorFlow's that train rows of embedding variables too."""
+"""TensorFlow's optimizers, extended to train rows of embedding variables."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from embstore.errors import InvalidArgumentError, UnsupportedError
 
 __all__ = ["TrainsRows", "training_rows_too"]
 
-_RATE_OF_EACH_STEP = 1.0  # in the rule of a rate that is a tensor: any that is legal for all
+_RATE_OF_EACH_STEP = 1.0  # stands in a rule for a rate that is a tensor; any that all rules allow
 
 
 class TrainsRows:
-    """To be put before one of TensorFlow's optimizers among the bases of a class.
+    """A mix-in for a TensorFlow optimizer, which comes after it in a class's bases.
 
-    Dense variables are trained by that optimizer. Rows are trained by one of `embstore.optimizers`,
-    with the same arguments. Both happen in the operation that `apply_gradients` returns.
+    That optimizer trains dense variables. One of `embstore.optimizers` trains rows, with the same
+    arguments. The operation that `apply_gradients` returns does both.
     """
 
     make_rule: MakeRule | None = None
@@ -39,14 +39,14 @@ class TrainsRows:
     def compute_gradients(
         self, loss: Any, var_list: Any = None, *arguments: Any, **options: Any
     ) -> list[tuple[Any, Any]]:
-        """As TensorFlow's; the gradient of an embedding variable is a tf.IndexedSlices of the ids
-        that were looked up, each as often as it was, and their gradients.
+        """As TensorFlow's. The gradient of an embedding variable is a tf.IndexedSlices of the ids
+        that were looked up, repeated ids included, and their gradients.
         """
         wanted = tf.trainable_variables() if var_list is None else tf.nest.flatten(var_list)
         variables = list(wanted)
         targets = [v.rows if isinstance(v, EmbeddingVariable) else v for v in variables]
         pairs = super().compute_gradients(loss, targets, *arguments, **options)  # type: ignore[misc]
-        # There may be more pairs than were asked for: of ports of a streaming model.
+        # There may be more pairs than requested: TensorFlow adds ports of a streaming model.
         named = [(pair[0], variable) for pair, variable in zip(pairs, variables, strict=False)]
         for gradient, variable in named:
             if gradient is not None and isinstance(variable, EmbeddingVariable):
@@ -59,8 +59,8 @@ class TrainsRows:
         global_step: Any = None,
         name: str | None = None,
     ) -> Any:
-        """As TensorFlow's. `global_step`, as it is before it is counted up, becomes the version of
-        rows; without it versions count the updates of each variable.
+        """As TensorFlow's. The value of `global_step` before its increment becomes the rows'
+        version; without it, versions count the updates of each variable.
         """
         pairs = list(grads_and_vars)
         of_rows = [pair for pair in pairs if isinstance(pair[1], EmbeddingVariable)]
@@ -104,7 +104,7 @@ class TrainsRows:
         rule_rate = float(rate) if is_constant else _RATE_OF_EACH_STEP
         variable.train_by(make_rule({**self._given, "learning_rate": rule_rate}))
         inputs = [variable.number, tf.cast(gradient.indices, tf.int64), gradient.values]
-        # Neither is worth a tensor where nothing changes it.
+        # A constant needs no input tensor.
         rates = [] if is_constant else [tf.convert_to_tensor(rate)]
         steps = [] if step is None else [tf.cast(tf.identity(step), tf.int64)]
 
@@ -121,7 +121,7 @@ class TrainsRows:
                     f"{variable.op.name} was initialized before apply_gradients() chose its "
                     "optimizer; run its initializer after that"
                 )
-            if table.learning_rate != np.float32(rate_now):  # after a restore, too
+            if table.learning_rate != np.float32(rate_now):  # also after a restore
                 table.learning_rate = rate_now
             table.apply_gradients(
                 ids, values, global_step=int(changing[len(rates)]) if steps else None
@@ -150,9 +150,9 @@ def _one_number(rate: NDArray[Any]) -> float:
 
 
 def training_rows_too(tensorflows: type, make_rule: MakeRule | None) -> type:
-    """One of TensorFlow's optimizers, by the same name, that trains rows too.
+    """Returns a TensorFlow optimizer, under the same name, that trains rows too.
 
-    make_rule: None: rows can't be trained by it, and it says so.
+    make_rule: None: rows can't be trained by it, and it raises an error that says so.
     """
     members: dict[str, Any] = {
         "__doc__": tensorflows.__doc__,

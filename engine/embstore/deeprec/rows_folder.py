@@ -1,4 +1,4 @@
-"""Which folder the checkpoint that is being written has its rows in."""
+"""The name of the folder with the rows of the checkpoint that is being written."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from embstore.errors import InvalidArgumentError
 
 __all__ = ["rows_saved_in", "saving_rows_in"]
 
-# Of the save that is under way, since operations of a graph don't know which saver runs them.
+# Global, since the operations of a graph don't know which saver runs them. One save at a time.
 _one_save = threading.Lock()
 _name: str | None = None
 
 
 def rows_saved_in() -> np.bytes_:
-    """The name of the folder that the checkpoint being written has its rows in."""
+    """Returns the name of the folder with the rows of the checkpoint that is being written."""
     if _name is None:
         raise InvalidArgumentError(
             "rows aren't saved by this saver: make it by tf.train.Saver after the import of "
@@ -29,7 +29,7 @@ def rows_saved_in() -> np.bytes_:
 
 @contextlib.contextmanager
 def saving_rows_in(name: str) -> Iterator[None]:
-    """The scope in which the one save that is under way has its rows in the folder of that name."""
+    """Sets the folder name of the rows for the block's save. Other saves wait."""
     global _name
     with _one_save:
         _name = name

@@ -1,4 +1,4 @@
-"""By which of the engine's optimizers rows are trained, for each of TensorFlow's and DeepRec's."""
+"""The engine's optimizer that trains rows, for each of TensorFlow's and DeepRec's optimizers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from embstore.optimizers import Optimizer
 
 __all__ = ["RULES", "MakeRule"]
 
-# Takes the arguments of the optimizer of that name, with a learning rate that is a number.
+# Takes the arguments of the optimizer of that name. The learning rate must be a number.
 MakeRule = Callable[[Mapping[str, Any]], Optimizer]
 
 
 def _taking(rule: Callable[..., Optimizer], *names: str) -> MakeRule:
-    """A rule that has arguments of the same names."""
+    """Returns a MakeRule for a rule with arguments of the same names."""
 
     def make(arguments: Mapping[str, Any]) -> Optimizer:
         return rule(**{name: arguments[name] for name in ("learning_rate", *names)})

@@ -1,9 +1,9 @@
-"""`tf.train.Saver` that keeps the rows of embedding variables with the other variables.
+"""`tf.train.Saver`, extended to keep the rows of embedding variables with the other variables.
 
-Beside TensorFlow's files of a checkpoint PREFIX lies the folder PREFIX.rows-ID, an
-`embstore.save`. TensorFlow's files name it, and are put in place when it is whole; so a checkpoint
-has the rows that were saved for it, whatever dies. `increments` says where incremental
-checkpoints are.
+Beside TensorFlow's files of a checkpoint PREFIX is the folder PREFIX.rows-ID, an `embstore.save`.
+TensorFlow's files contain its name, and are put in place when it is whole, so that a checkpoint
+always has the rows that were saved for it, even if a process dies. See `increments` for incremental
+checkpoints.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ __all__ = ["Saver"]
 
 _ROWS = re.compile(r"[^/]+\.rows-[0-9a-f]{8}")
 
-# By the number of a table: the rows of the checkpoint that its last save, full or incremental,
-# belongs to. None where that save came to nothing.
+# By table number: the rows of the checkpoint that its last save, full or incremental, belongs to.
+# No entry if that save failed.
 _last_full: dict[int, Path] = {}
 
 
@@ -70,7 +70,7 @@ class Saver(saver_module.Saver):  # type: ignore[misc]
         """Saves as TensorFlow's Saver does, and the rows. GlobalStepEvict counts from global_step;
         if it isn't given, from the graph's own; if the graph has none, from the number of updates.
 
-        Raises StorageError if rows can't be written; the checkpoint before stays as it was.
+        Raises StorageError if rows can't be written; the previous checkpoint stays as it was.
         """
         variables = self._embedding_variables()
         if not variables:
@@ -96,7 +96,7 @@ class Saver(saver_module.Saver):  # type: ignore[misc]
         """Saves all dense variables, and the rows that changed since the last save, to a checkpoint
         that follows the last `save` to save_path. Returns its prefix.
 
-        Raises InvalidArgumentError where `follows_last_save` says False.
+        Raises InvalidArgumentError if `follows_last_save` returns False.
         """
         variables = self._embedding_variables()
         step = _step_number(sess, global_step)
@@ -132,11 +132,12 @@ class Saver(saver_module.Saver):  # type: ignore[misc]
         return _full_of(save_path, numbers) is not None
 
     def restore(self, sess: Any, save_path: str) -> None:
-        """As TensorFlow's. Rows may go to another storage type, number of partitions or dim.
+        """Restores as TensorFlow's Saver does. Storage type, number of partitions and dim may
+        differ.
 
-        Raises CheckpointError, which names the file, where rows are missing or damaged, and what
-        TensorFlow does where another variable is missing or has another shape; then nothing is
-        changed.
+        Raises CheckpointError, which names the file, if rows are missing or damaged, and
+        TensorFlow's error if another variable is missing or has another shape. Nothing is changed
+        then.
         """
         if has_imported_variables(sess.graph):
             raise UnsupportedError(
@@ -145,7 +146,7 @@ class Saver(saver_module.Saver):  # type: ignore[misc]
             )
         variables = self._embedding_variables()
         if not variables or save_path is None or not tf.train.checkpoint_exists(save_path):
-            super().restore(sess, save_path)  # which says what is wrong
+            super().restore(sess, save_path)  # raises the error
             return
         rows = _rows_of(os.fspath(save_path), variables)
         following = increments_of(rows)
@@ -160,14 +161,14 @@ class Saver(saver_module.Saver):  # type: ignore[misc]
             wanted = []
         with_dense = wanted[-1] if wanted else os.fspath(save_path)
         if not _has_all(with_dense, saved_by_name(self)):
-            super().restore(sess, with_dense)  # raises, as a rule, and nothing is changed
+            super().restore(sess, with_dense)  # usually raises, before anything is changed
         before = table_numbers(sess, variables)
         sess.run([v.initializer for v, n in zip(variables, before, strict=True) if n == NO_TABLE])
         numbers, tables = _tables(sess, variables)
         restore(rows, tables, [_rows_of(each, variables) for each in wanted])
         for number in numbers:
             _last_full.pop(number, None)
-        if wanted == following:  # else new increments would lie among those that were left out
+        if wanted == following:  # else new increments would mix with those that were left out
             _last_full.update(dict.fromkeys(numbers, rows))
         super().restore(sess, with_dense)
 
@@ -177,7 +178,7 @@ class Saver(saver_module.Saver):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def _saving(numbers: Sequence[int], rows: Path) -> Iterator[None]:
-    """Around what writes a checkpoint with rows in that folder, which goes where it fails."""
+    """Writes a checkpoint with rows in that folder in the block; deletes the folder if it fails."""
     with saving_rows_in(rows.name):
         for number in numbers:
             _last_full.pop(number, None)
@@ -201,7 +202,7 @@ def _tables(
 
 
 def _has_all(prefix: str, variables: Mapping[str, Any]) -> bool:
-    """Whether TensorFlow's files of a checkpoint have the variables, of their shapes and types."""
+    """Returns whether the checkpoint's TensorFlow files have these variables, shapes and types."""
     reader = tf.train.load_checkpoint(prefix)
     shapes, kinds = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
     return all(
@@ -226,14 +227,14 @@ def _step_of_graph(sess: Any) -> int | None:
 
 
 def _folder_beside(prefix: str) -> Path:
-    """Where a checkpoint of that prefix that is about to be written may have its rows."""
+    """Returns a folder for the rows of a new checkpoint of that prefix."""
     if "://" in prefix:
         raise InvalidArgumentError(f"save_path must be in a local folder for rows, got {prefix}")
     return Path(f"{prefix}.rows-{uuid.uuid4().hex[:8]}").absolute()
 
 
 def _rows_of(prefix: str, variables: Sequence[EmbeddingVariable]) -> Path:
-    """The folder that the checkpoint of that prefix names for the rows of the variables."""
+    """Returns the folder that the checkpoint of that prefix names for the variables' rows."""
     reader = tf.train.load_checkpoint(prefix)
     kinds = reader.get_variable_to_dtype_map()
     folders: set[str] = set()
@@ -255,7 +256,7 @@ def _rows_of(prefix: str, variables: Sequence[EmbeddingVariable]) -> Path:
 
 
 def _full_of(save_path: str, numbers: Sequence[int]) -> Path | None:
-    """The rows of the checkpoint under save_path that the last save of all tables belongs to."""
+    """Returns the rows of save_path's checkpoint that the last save of all tables belongs to."""
     known = {_last_full.get(number) for number in numbers}
     full = known.pop() if len(known) == 1 else None
     path = Path(save_path).absolute()
@@ -266,9 +267,9 @@ def _full_of(save_path: str, numbers: Sequence[int]) -> Path | None:
 
 
 def _remove_rows(prefix: str, but: Path | None = None) -> None:
-    """Removes the folders of rows, and the increments, of checkpoints that had the prefix."""
+    """Removes the row folders and increments of earlier checkpoints with the prefix. but: stays."""
     path = Path(prefix).absolute()
     for entry in path.parent.glob(f"{glob.escape(path.name)}.rows-*"):
         if _ROWS.fullmatch(entry.name) and entry != but:
             shutil.rmtree(increments_folder(entry), ignore_errors=True)
-            shutil.rmtree(entry, ignore_errors=True)  # what stays goes with the next save
+            shutil.rmtree(entry, ignore_errors=True)  # the next save removes what is left

@@ -1,4 +1,4 @@
-"""Sessions close the tables that were made in them."""
+"""Has sessions close the tables that were made in them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["close_tables_with_sessions", "table_numbers"]
 
 
 def close_tables_with_sessions() -> None:
-    """Has `close()` of a session, which leaving its `with` block calls, close its tables too."""
+    """Has a session's `close()`, which the end of its `with` block calls, close its tables too."""
     close_session = session_module.BaseSession.close
 
     @functools.wraps(close_session)
@@ -33,7 +33,7 @@ def close_tables_with_sessions() -> None:
 
 
 def table_numbers(session: Any, variables: Sequence[EmbeddingVariable]) -> list[int]:
-    """The number of each variable's table in the session; NO_TABLE where it isn't initialized."""
+    """Returns each variable's table number in the session; NO_TABLE if it isn't initialized."""
     if not variables:
         return []
     return [int(number) for number in session.run([each.table_number for each in variables])]
@@ -44,6 +44,6 @@ def _numbers_at_end(session: Any) -> list[int]:
         return []
     try:
         numbers = table_numbers(session, variables_of(session.graph))
-    except (tf.errors.OpError, RuntimeError):  # broken, so that it can't be asked
+    except (tf.errors.OpError, RuntimeError):  # the session is broken
         return []
     return [number for number in numbers if number != NO_TABLE]

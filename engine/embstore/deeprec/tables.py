@@ -1,7 +1,7 @@
 """The tables of all sessions of this process, by number.
 
-A TensorFlow variable holds the number of a table, so that each session has the tables that it
-initialized, as it has values of variables of its own.
+A TensorFlow variable holds a table's number, so each session has the tables that it initialized, as
+it has its own values of other variables.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def table_of(number: int) -> EmbeddingVariable:
 
 
 def close_table(number: int) -> None:
-    """Closes the table; does nothing where it is closed, or NO_TABLE."""
+    """Closes the table. Does nothing if it is closed already, or NO_TABLE."""
     with _lock:
         table = _tables.pop(number, None)
     if table is not None:

@@ -1,4 +1,4 @@
-"""What is used of TensorFlow's private parts, in one place; pyproject.toml caps its version."""
+"""All uses of TensorFlow's private parts; pyproject.toml limits its version for them."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ __all__ = [
 
 
 def is_open_here(session: Any) -> bool:
-    """Whether the session isn't closed, and has its variables in this process to itself."""
+    """Returns whether the session isn't closed, and runs in this process alone."""
     return bool(session._session) and not session._closed and not session.sess_str
 
 
 def saved_by(saver: Any) -> list[Any]:
-    """What a built saver saves."""
+    """Returns the variables and other objects that a built saver saves."""
     chosen = saver._var_list
     return list(chosen.values() if isinstance(chosen, dict) else chosen or ())
 
 
 def saved_by_name(saver: Any) -> dict[str, Any]:
-    """Of what a built saver saves, the whole variables of TensorFlow's, by their names in its
-    checkpoints. Slices of a partitioned variable, and what else can be saved, are left out.
+    """Returns the whole TensorFlow variables that a built saver saves, by their names in its
+    checkpoints; without slices of a partitioned variable and other kinds of objects.
     """
     chosen = saver._var_list
     named = chosen if isinstance(chosen, dict) else {each.op.name: each for each in saved_by(saver)}
@@ -59,7 +59,7 @@ def saved_by_name(saver: Any) -> dict[str, Any]:
 
 
 def checkpoint_prefix(saver: Any, save_path: str, step: int | None) -> str:
-    """What the saver calls a checkpoint of that step."""
+    """Returns the prefix that the saver gives a checkpoint of that step."""
     if step is None:
         return save_path
     return f"{save_path}-{step:08d}" if saver._pad_step_number else f"{save_path}-{step}"

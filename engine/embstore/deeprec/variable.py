@@ -1,4 +1,4 @@
-"""Embedding variables in a graph of TensorFlow's."""
+"""Embedding variables in a TensorFlow graph."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = [
     "variables_of",
 ]
 
-EMBEDDING_VARIABLES = "embedding_variables"  # the collection that all of them are in
+EMBEDDING_VARIABLES = "embedding_variables"  # the collection of all embedding variables
 
 
 class ExportedRows(NamedTuple):
@@ -51,14 +51,14 @@ class ExportedRows(NamedTuple):
 
 
 class EmbeddingVariable(Trackable):  # type: ignore[misc]
-    """A variable of rows by int64 key, of which a session has those that it initialized.
+    """A variable of rows by int64 key. Each session has the rows of its own initialization.
 
     It is in GLOBAL_VARIABLES, so that TensorFlow initializes and saves it with the others, and in
-    TRAINABLE_VARIABLES, so that optimizers find it. Rows are read by `tf.nn.embedding_lookup` and
-    its relatives. Iterating over it gives its partitions. Made by `get_embedding_variable`.
+    TRAINABLE_VARIABLES, so that optimizers find it. `tf.nn.embedding_lookup` and related functions
+    read rows. Iteration yields its partitions. `get_embedding_variable` makes it.
     """
 
-    # Else NumPy would take it for a scalar, and return an array of variables.
+    # Otherwise NumPy would treat it as a scalar, and return an array of variables.
     __array_ufunc__ = None
 
     def __init__(
@@ -86,7 +86,7 @@ class EmbeddingVariable(Trackable):  # type: ignore[misc]
             self.table_number = tf.cond(
                 number.is_initialized(), number.read_value, lambda: tf.constant(NO_TABLE, tf.int64)
             )
-            # What gradients are asked for: look-ups take it as an input.
+            # The target of gradients: look-ups take it as an input.
             self.rows = tf.zeros([0, dim], name="rows")
             made = tf.numpy_function(self._make, [self.table_number, make_rows()], tf.int64)
             made.set_shape(())
@@ -128,7 +128,7 @@ class EmbeddingVariable(Trackable):  # type: ignore[misc]
 
     @property
     def shape(self) -> Any:
-        """(dim,): how many rows there are changes, and `total_count()` says it."""
+        """(dim,): the number of rows changes; `total_count()` returns it."""
         return tf.TensorShape([self._dim])
 
     def get_shape(self) -> Any:
@@ -148,19 +148,19 @@ class EmbeddingVariable(Trackable):  # type: ignore[misc]
 
     @property
     def optimizer(self) -> Optimizer | None:
-        """By which its rows are trained; None: no optimizer's `apply_gradients` had it yet."""
+        """The optimizer of its rows, or None before an optimizer's `apply_gradients` had it."""
         return self._optimizer
 
     @property
     def initializer(self) -> Any:
-        """The operation that makes the table, empty; one that the session had is closed."""
+        """The operation that makes the table, empty, and closes the session's earlier one."""
         return self._initializer
 
     def is_initialized(self, name: str | None = None) -> Any:
         return self._number.is_initialized(name)
 
     def train_by(self, optimizer: Optimizer) -> None:
-        """Raises InvalidArgumentError where it is trained by another already."""
+        """Sets its optimizer. Raises InvalidArgumentError if another one trains it already."""
         if self._optimizer not in (None, optimizer):
             raise InvalidArgumentError(
                 f"{self._path} is trained by {self._optimizer} already; its rows hold the slots of "
@@ -169,9 +169,9 @@ class EmbeddingVariable(Trackable):  # type: ignore[misc]
         self._optimizer = optimizer
 
     def table(self, session: Any) -> engine.EmbeddingVariable:
-        """The rows in a session, for what TensorFlow has no name for: `stats()`, `lookup_tier()`.
+        """Returns the table of a session, for methods without a TensorFlow name: `stats()` etc.
 
-        It lives as long as the session. Raises InvalidArgumentError where the session has none.
+        It is closed with the session. Raises InvalidArgumentError if the session has none.
         """
         number = int(session.run(self.table_number))
         if number == NO_TABLE:
@@ -182,25 +182,25 @@ class EmbeddingVariable(Trackable):  # type: ignore[misc]
         return table_of(number)
 
     def sparse_read(self, ids: Any, name: str | None = None) -> Any:
-        """As `tf.nn.embedding_lookup`."""
+        """Reads rows like `tf.nn.embedding_lookup`."""
         return look_up(self, ids, name)
 
     def total_count(self) -> Any:
-        """int64 (2,): rows, dim."""
+        """Returns (number of rows, dim), int64 (2,)."""
         return self._ask("total_count", lambda table: np.array(table.total_count(), np.int64), [2])
 
     get_dynamic_shape = total_count
 
     def get_frequency(self, ids: Any) -> Any:
-        """How often each id was trained; int64 of ids.shape."""
+        """Returns how often each id was trained, int64 of ids.shape."""
         return self._ask_of("frequency", ids, lambda table, keys: table.get_frequency(keys))
 
     def get_version(self, ids: Any) -> Any:
-        """The global step at which each id was trained last, or -1; int64 of ids.shape."""
+        """Returns the global step of each id's last update, or -1; int64 of ids.shape."""
         return self._ask_of("version", ids, lambda table, keys: table.get_version(keys))
 
     def lookup_tier(self, ids: Any) -> Any:
-        """The tier of each id's row, from 0, or -1 where it has none; int64 of ids.shape."""
+        """Returns the tier of each id's row, from 0, or -1 if it has no row; int64 of ids.shape."""
         return self._ask_of(
             "tier", ids, lambda table, keys: table.lookup_tier(keys).astype(np.int64)
         )
@@ -227,11 +227,11 @@ class EmbeddingVariable(Trackable):  # type: ignore[misc]
         return f"<embstore.deeprec.EmbeddingVariable {self._path!r} dim={self._dim}>"
 
     def ref(self) -> NoReturn:
-        """What asks for it, as tf.train.ExponentialMovingAverage does, wants a tensor."""
+        """Raises UnsupportedError: tf.train.ExponentialMovingAverage, for one, needs a tensor."""
         _refuse_as_tensor(self)
 
     def to_proto(self, export_scope: str | None = None) -> None:
-        """Nothing: another process that reads a meta graph can't make the variable from it."""
+        """Returns None: another process that reads a meta graph can't make the variable from it."""
         del export_scope
 
     def _gather_saveables_for_checkpoint(self) -> Mapping[str, Callable[..., SaveableObject]]:
@@ -259,7 +259,7 @@ class EmbeddingVariable(Trackable):  # type: ignore[misc]
                 option, init_option=replace(option.init_option, initializer=Constant(rows))
             ),
             partition_num=self._partition_num,
-            restores=True,  # by a Saver, perhaps
+            restores=True,  # because a Saver may restore rows
         )
         return np.int64(add_table(table))
 
@@ -270,7 +270,7 @@ class EmbeddingVariable(Trackable):  # type: ignore[misc]
         shape: Sequence[int | None],
         *inputs: Any,
     ) -> Any:
-        """What `ask` says of the table, and of the values of the inputs; int64."""
+        """Returns an int64 tensor of what `ask` returns for the table and the inputs' values."""
         with on_cpu(), tf.name_scope(f"{self._path}_{what}"):
             answer = tf.numpy_function(
                 lambda number, *given: ask(table_of(int(number)), *given),
@@ -288,7 +288,7 @@ class EmbeddingVariable(Trackable):  # type: ignore[misc]
 
 
 class Partition:
-    """One of the tables that the keys of a variable are spread over."""
+    """One of the partitions that a variable's keys are spread over."""
 
     def __init__(self, variable: EmbeddingVariable, number: int) -> None:
         self._variable = variable
@@ -299,7 +299,7 @@ class Partition:
         return f"{self._variable.op.name}/part_{self._number}"
 
     def total_count(self) -> Any:
-        """int64 (2,): rows of the partition, dim."""
+        """Returns (number of rows in the partition, dim), int64 (2,)."""
 
         def count(table: engine.EmbeddingVariable) -> NDArray[np.int64]:
             return np.array([table.internals.shards[self._number].size(), table.dim], np.int64)
@@ -313,7 +313,7 @@ class Partition:
 
 
 class _SavedRows(SaveableObject):  # type: ignore[misc]
-    """In TensorFlow's checkpoint, the name of the folder that has the rows; `Saver` does more."""
+    """The entry in TensorFlow's checkpoint: the name of the rows' folder, which `Saver` uses."""
 
     def restore(self, restored_tensors: Any, restored_shapes: Any) -> Any:
         del restored_shapes
@@ -322,13 +322,13 @@ class _SavedRows(SaveableObject):  # type: ignore[misc]
 
 
 def variables_of(graph: Any) -> list[EmbeddingVariable]:
-    """Those that were made in the graph. An imported meta graph has but names of others there."""
+    """Returns the variables that were made in the graph. An imported meta graph has only names."""
     known = graph.get_collection(EMBEDDING_VARIABLES)
     return [each for each in known if isinstance(each, EmbeddingVariable)]
 
 
 def has_imported_variables(graph: Any) -> bool:
-    """Whether it has a meta graph of a program with embedding variables, which aren't in it."""
+    """Returns whether a meta graph with embedding variables was imported, which the graph lacks."""
     return len(variables_of(graph)) < len(graph.get_collection_ref(EMBEDDING_VARIABLES))
 
 

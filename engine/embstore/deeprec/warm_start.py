@@ -1,4 +1,4 @@
-"""`tf.train.init_from_checkpoint`, which knows of embedding variables that it can't fill."""
+"""`tf.train.init_from_checkpoint`, which refuses embedding variables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["init_from_checkpoint_too"]
 
 
 def init_from_checkpoint_too(tensorflows: Callable[..., Any]) -> Callable[..., Any]:
-    """It replaces initializers of variables, and rows don't come from one."""
+    """Has it refuse embedding variables: it replaces initializers, and those don't restore rows."""
 
     @functools.wraps(tensorflows)
     def init_from_checkpoint(ckpt_dir_or_file: Any, assignment_map: Any) -> Any:
@@ -33,7 +33,7 @@ def init_from_checkpoint_too(tensorflows: Callable[..., Any]) -> Callable[..., A
 
 
 def _embedding_variables_in(target: Any) -> Iterable[EmbeddingVariable]:
-    """target: a variable, a list of them, or the name of one or of a scope, which ends with "/"."""
+    """target: a variable, a list of them, a variable's name, or a scope's (ends with "/")."""
     if isinstance(target, EmbeddingVariable):
         return [target]
     if isinstance(target, (list, tuple)):

@@ -1,4 +1,4 @@
-"""The address that a server is given, and whether it can have it."""
+"""The address that a server is given, and checks that the server can use it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _FLAG = "--bind_ip"
 @dataclass(frozen=True)
 class BindAddress:
     ip: str
-    port: int | None  # None: left open
+    port: int | None  # None: not given
 
     @classmethod
     def of(cls, text: str) -> BindAddress:
-        """Of "IP" or "IP:PORT"; InvalidArgumentError where it is no address to be bound to."""
+        """Parses "IP" or "IP:PORT". Raises InvalidArgumentError if it can't be an address here."""
         ip, port = host_and_port(_FLAG, text) if ":" in text else (text, None)
         try:
             parsed = ipaddress.IPv4Address(ip)
@@ -48,10 +48,10 @@ class BindAddress:
         return self.ip == LOOPBACK
 
     def check_free(self) -> None:
-        """Raises EmbStoreError where the address isn't this computer's, or its port in use."""
+        """Raises EmbStoreError if the address isn't this computer's, or its port is in use."""
         self._bind(self.ip, 0)
         if self.port is not None:
-            # Beyond loopback Ray listens on every interface.
+            # With any other address, Ray listens on every interface.
             self._bind(self.ip if self.is_loopback else "", self.port)
 
     def _bind(self, ip: str, port: int) -> None:

@@ -1,4 +1,4 @@
-"""How the nodes, servers and shards of a cluster are doing, asked within a time that is set."""
+"""Asks for the status of a cluster's nodes, servers and shards, within a time limit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from embstore.cluster.server.status import (
 
 __all__ = ["ClusterStatus", "NodeStatus", "ServerReport", "ShardReport", "cluster_status"]
 
-_GET_S = 1.0  # for an answer that is there
+_GET_S = 1.0  # for an answer that has arrived
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,14 @@ class NodeStatus:
     address: str
     is_alive: bool
     cpus: float
-    pmem_gib: float  # that it said to have
+    pmem_gib: float  # that it offers
 
 
 @dataclass(frozen=True)
 class ServerReport:
-    """A process that holds shards. requests: as of `ServerStatus`; none where it doesn't answer."""
+    """A process that holds shards. requests: as in `ServerStatus`; empty if it doesn't answer."""
 
-    node: str  # its address; "" where it has none yet
+    node: str  # its address; "" if it isn't placed yet
     node_id: str
     process_id: int
     answers: bool
@@ -42,7 +42,7 @@ class ServerReport:
 
 @dataclass(frozen=True)
 class ShardReport:
-    """Of a server that answers."""
+    """A shard of a server that answers."""
 
     variable: str
     index: int
@@ -101,7 +101,7 @@ def cluster_status(ray: Any, within_s: float) -> ClusterStatus:
 
 
 class _EndedError(Exception):
-    """The server, while it was asked."""
+    """The server ended while it was asked."""
 
 
 def _answered(ray: Any, answer: Any) -> ServerStatus:

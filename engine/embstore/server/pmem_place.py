@@ -1,4 +1,4 @@
-"""The directory that --pmem names, and how much room there is."""
+"""The directory of --pmem, and its free space."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ class PmemPlace:
 
     @property
     def whole_gib(self) -> int:
-        """What the node says to have: Ray counts a node's resources in whole numbers. Less than 1
-        counts as 1, or nothing could lie there; that a shard has room is checked once more when it
-        is made."""
+        """The GiB that the node offers, in whole numbers as Ray counts. Less than 1 counts as 1, or
+        no shard could be placed there; room for a shard is checked again when it is made."""
         return max(1, self.free_bytes >> 30)

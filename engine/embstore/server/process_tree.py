@@ -1,4 +1,4 @@
-"""The processes below this one, which it ends one by one: never by a name."""
+"""Ends the processes below this one, each by its id and never by a name."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _PR_SET_CHILD_SUBREAPER = 36  # of <sys/prctl.h>
 @dataclass(frozen=True)
 class Process:
     number: int
-    started_ticks: int  # since the computer started: another process of the number has another
+    started_ticks: int  # since boot; tells it from a later process with its id
 
     @property
     def is_there(self) -> bool:
-        """A zombie isn't."""
+        """Whether the process still runs. A zombie doesn't."""
         found = _read(self.number)
         return found is not None and found[0] == self and found[2] != "Z"
 
 
 def adopt_orphans() -> None:
-    """From here on a process below this one whose parent ends becomes its child, and can be found:
-    else it would be init's.
+    """Has processes below this one become its children when their parent ends, so that it finds
+    them. Otherwise they would become init's.
     """
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         number = ctypes.get_errno()
@@ -40,8 +40,8 @@ def adopt_orphans() -> None:
 
 
 def descendants(number: int) -> set[Process]:
-    """Of a process that lives: its children, theirs, and so on. One whose parent has ended is found
-    where somebody above has adopted it."""
+    """Returns the children of a living process, their children, and so on. A process whose parent
+    has ended is found only if a process in this tree adopts orphans."""
     children: dict[int, list[Process]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (found := _read(int(entry.name))) is not None:
@@ -57,8 +57,8 @@ def descendants(number: int) -> set[Process]:
 
 
 def end(processes: Collection[Process], within_s: float) -> set[Process]:
-    """Asks them to end, then makes them, also those that are stopped. Returns what is there still
-    after that, which the system can't end right now.
+    """Sends SIGTERM to the processes, and after within_s SIGKILL, which also ends stopped ones.
+    Returns those that still exist after another within_s, which the kernel can't end now.
     """
     for number in (signal.SIGTERM, signal.SIGKILL):
         left = {process for process in processes if process.is_there}
@@ -75,10 +75,10 @@ def end(processes: Collection[Process], within_s: float) -> set[Process]:
 
 
 def _read(number: int) -> tuple[Process, int, str] | None:
-    """With the number of its parent and its state; None where there is none."""
+    """Returns the process, its parent's id and its state; None if it doesn't exist."""
     try:
         stat = Path(f"/proc/{number}/stat").read_text()
     except OSError:
         return None
-    fields = stat.rpartition(")")[2].split()  # the name before may have anything in it
+    fields = stat.rpartition(")")[2].split()  # the name before that may contain anything
     return Process(number, int(fields[19])), int(fields[1]), fields[0]

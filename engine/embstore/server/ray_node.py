@@ -1,4 +1,4 @@
-"""This computer's node of a Ray cluster, for as long as it is wanted."""
+"""This computer's node of a Ray cluster, kept for the duration of a block."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from embstore.server.bind_address import BindAddress
 
 __all__ = ["DEFAULT_PORT", "RayNode", "started"]
 
-DEFAULT_PORT = 6379  # of a head, as Ray has it
+DEFAULT_PORT = 6379  # Ray's default port of a head
 _ENDED_WITHIN_S = 5.0
 _ESSENTIAL = ("raylet", "gcs_server")
 
 
 class RayNode:
-    """address: of the cluster's head."""
+    """A running node. address: that of the cluster's head."""
 
     def __init__(self, node: Any) -> None:
         self._node = node
         self.address: str = node.address
 
     def ended(self) -> list[str]:
-        """Processes without which it is no node any more."""
+        """Returns the names of ended processes without which the node can't work."""
         return [kind for kind, _ in self._node.dead_processes() if kind in _ESSENTIAL]
 
     @property
@@ -41,10 +41,10 @@ class RayNode:
 def started(
     bind: BindAddress, master: str | None, resources: dict[str, float], settings: NodeSettings
 ) -> Iterator[RayNode]:
-    """A head, or with a master a node more of its cluster. All its processes have ended afterwards,
-    those of workers and shards too, and no others.
+    """Starts a head, or with a master another node of its cluster, for the block. Afterwards all
+    its processes have ended, also those of workers and shards, and no other processes.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to anybody
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # sends no statistics
     if master is None:
         os.environ.setdefault("RAY_AUTH_MODE", "token")  # read when Ray is imported
     ray = ray_cluster.library()
@@ -63,7 +63,7 @@ def started(
     finally:
         if node is not None:
             node.kill_all_processes(check_alive=False, allow_graceful=True, wait=True)
-        # Ray's agents try for a minute or two to tell those that were killed.
+        # Ray's agents would otherwise try for a minute or two to reach the killed processes.
         below = process_tree.descendants(os.getpid())
         if left := process_tree.end(below, _ENDED_WITHIN_S):
             numbers = ", ".join(str(process.number) for process in left)

@@ -1,4 +1,4 @@
-"""Serves in the foreground, until it is told to end."""
+"""Runs a node in the foreground until a signal ends it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def serve(arguments: list[str]) -> None:
-    """Until SIGINT or SIGTERM; raises EmbStoreError, SystemExit for arguments that aren't any."""
+    """Runs until SIGINT or SIGTERM. Raises EmbStoreError, and SystemExit for wrong arguments."""
     parsed = _parser().parse_args(arguments)
     master: str | None = parsed.master_endpoint
     bind = BindAddress.of(parsed.bind_ip)
@@ -66,9 +66,9 @@ def serve(arguments: list[str]) -> None:
 
 
 class _Ending:
-    """Asked for by SIGINT or SIGTERM. What is being started then is started whole, and ended: an
-    exception from a signal may be raised where Python drops it. A second signal in that time ends
-    this process at once, and the kernel Ray's.
+    """Handles SIGINT and SIGTERM. A start that is under way is completed, and then ended: Python
+    may drop an exception that a signal handler raises. A second signal meanwhile ends this process
+    at once, and the kernel then ends Ray's.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class _Ending:
             signal.signal(number, self._ask)
 
     def begin(self) -> None:
-        """From here on it is ended whole."""
+        """Ignores further signals, so that everything is ended."""
         for number in _SIGNALS:
             signal.signal(number, signal.SIG_IGN)
 

@@ -1,4 +1,4 @@
-"""`status`: nodes, servers and shards of a cluster, whose program need not be known."""
+"""The command `status`: the nodes, servers and shards of any cluster."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _MOST_TIMEOUT_S = 86_400.0
 
 
 def tell_status(arguments: list[str]) -> None:
-    """Raises EmbStoreError, SystemExit for arguments that aren't any."""
+    """Prints the status. Raises EmbStoreError, and SystemExit for wrong arguments."""
     parsed = _parser().parse_args(arguments)
     checks.real("--timeout", parsed.timeout, above=0, at_most=_MOST_TIMEOUT_S)
-    os.environ.setdefault("RAY_gcs_server_request_timeout_seconds", "10")  # a minute otherwise
+    os.environ.setdefault("RAY_gcs_server_request_timeout_seconds", "10")  # instead of a minute
     ray = ray_cluster.library()
     endpoint: str = parsed.master_endpoint or _only_cluster_here()
     try:
         ray_cluster.connect(
             *(ray, "--master_endpoint", endpoint),
             logging_level=logging.WARNING,
-            log_to_driver=False,  # what others print is no part of the status
+            log_to_driver=False,  # omits what other processes print
         )
     except (ConnectionError, RuntimeError, ValueError) as error:
         if isinstance(error, EmbStoreError):
@@ -51,7 +51,9 @@ def tell_status(arguments: list[str]) -> None:
 
 
 def _only_cluster_here() -> str:
-    """A program that trains without a cluster has one of its own on this computer."""
+    """Returns the address of the only cluster with a node on this computer. A program that trains
+    without a given cluster has one here.
+    """
     found = sorted(private.clusters_here())
     if not found:
         raise EmbStoreError(

@@ -27,7 +27,7 @@ _UPDATES = (Request.APPLY, Request.PREPARE)
 
 
 def as_json(status: ClusterStatus) -> str:
-    """The fields of `ClusterStatus`, and window_s: that the rates are of."""
+    """Returns the fields of `ClusterStatus`, and window_s, which the rates are averages over."""
     return json.dumps({**asdict(status), "window_s": WINDOW_S}, indent=1)
 
 
@@ -100,7 +100,7 @@ def _print(title: str, columns: list[str], rows: _Rows) -> None:
         from rich.table import Table
 
         from embstore.printing import print_table
-    except ImportError:  # the engine itself needs numpy alone
+    except ImportError:  # the engine itself requires only numpy
         _print_plain(title, columns, rows)
         return
     table = Table(title=title, title_justify="left")
