@@ -108,26 +108,26 @@ def _cache_bytes(cache_size: str | None, pmem: str | None) -> int | None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m embstore.server",
-        description="A node for shards of embedding variables, until it is told to end. "
-        "`python -m embstore.server status`: how a cluster is doing.",
+        description="Runs a node for shards of embedding variables until a signal ends it. "
+        "`python -m embstore.server status` prints a cluster's status.",
     )
     parser.add_argument(
         "--bind_ip",
         default=LOOPBACK,
         metavar="IP[:PORT]",
-        help=f"address of this computer (default: {LOOPBACK}). PORT: of a cluster's head (default: "
-        f"{ray_node.DEFAULT_PORT}); of a node that joins, its raylet's",
+        help=f"address of this computer (default: {LOOPBACK}). PORT: port of the cluster's head "
+        f"(default: {ray_node.DEFAULT_PORT}), or of the raylet of a node that joins",
     )
-    parser.add_argument("--pmem", metavar="DIR", help="where NODE_PMEM is on this node")
+    parser.add_argument("--pmem", metavar="DIR", help="folder that NODE_PMEM means on this node")
     parser.add_argument(
         "--cache_size",
         metavar="MB",
-        help="of DRAM (2**20 bytes each; or a size like 4G) for each shard that lies in --pmem and "
-        "names no size",
+        help="DRAM (in 2**20 bytes, or a size like 4G) of each shard that uses --pmem and gives no "
+        "size of its own",
     )
     parser.add_argument(
         "--master_endpoint",
         metavar="IP:PORT",
-        help="of the cluster to join; without it a new one is started",
+        help="address of the cluster to join (default: start a new one)",
     )
     return parser

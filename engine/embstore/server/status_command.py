@@ -72,21 +72,21 @@ def _only_cluster_here() -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m embstore.server status",
-        description="How a cluster's nodes, servers and shards are doing; to be asked on a node.",
+        description="Prints the status of a cluster's nodes, servers and shards. Run it on a node.",
     )
     parser.add_argument(
         "--master_endpoint",
         metavar="IP:PORT",
         default=os.environ.get(ADDRESS_VARIABLE),
-        help=f"of the cluster (default: {ADDRESS_VARIABLE}, else the one that this computer has a "
-        "node of)",
+        help=f"address of the cluster (default: {ADDRESS_VARIABLE}, else the cluster that has a "
+        "node on this computer)",
     )
     parser.add_argument(
         "--timeout",
         type=float,
         default=_DEFAULT_TIMEOUT_S,
         metavar="S",
-        help="seconds that all servers together have to answer (default: %(default)g)",
+        help="time limit in seconds for the answers of all servers (default: %(default)g)",
     )
-    parser.add_argument("--json", action="store_true", help="instead of tables")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     return parser
