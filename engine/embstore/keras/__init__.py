@@ -34,10 +34,10 @@ workers of a job (`embstore.cluster.run`) share such tables, and on torch `avera
 trains dense weights by the mean of the workers' gradients. `model.fit(prefetching(dataset, model))`
 requests the rows of the next batch while one is trained.
 
-Unsupported, with an error that says so, are gradient accumulation and moving averages of the Keras
-optimizer, SGD's momentum and other options without a counterpart in embstore.optimizers, and JAX.
-If a key occurs several times in a batch, its gradients are summed before they are squared, as Keras
-does on torch; on TensorFlow, Keras squares each one separately.
+These raise an error: gradient accumulation and moving averages of the Keras optimizer, SGD's
+momentum and other options without a counterpart in embstore.optimizers, and JAX. If a key occurs
+several times in a batch, its gradients are summed before they are squared, as Keras does on torch;
+on TensorFlow, Keras squares each one separately.
 """
 
 try:
