@@ -1,4 +1,4 @@
-"""One of two processes that can't go on together: averaging_replica.py RANK MEETING_FILE."""
+"""One of two processes whose training steps must raise: averaging_replica.py RANK MEETING_FILE."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of shards elsewhere."""
+"""Fixtures for the tests of shards in other processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="module")
 def ray() -> Any:
-    """As `ray_node` has it, for all tests of this folder: to start it takes 4 s of CPU."""
+    """The module ray from `ray_node`, for all tests of this folder: a start takes 4 s of CPU."""
     if not _found:
         _found.append(_running.enter_context(ray_node()))
     return _found[0]
@@ -33,7 +33,7 @@ def ray() -> Any:
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[TablesBehindSockets]:
-    """Tables whose shards are behind servers of this process, for Keras's models."""
+    """Tables of Keras models, with shards behind servers of this process."""
     import keras
 
     keras.utils.set_random_seed(5)
@@ -42,14 +42,14 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[TablesBehindSockets]:
     tables.close()
 
 
-@pytest.hookimpl(trylast=True)  # once no fixture uses it any more
+@pytest.hookimpl(trylast=True)  # after the last fixture that uses it has ended
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     if nextitem is None or nextitem.path.parent != item.path.parent:
         _end_ray()
 
 
 def pytest_sessionfinish() -> None:
-    _end_ray()  # where a test was the last since it failed
+    _end_ray()  # needed if the last test failed and the session ends there
 
 
 def _end_ray() -> None:

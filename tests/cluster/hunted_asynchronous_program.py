@@ -3,7 +3,7 @@
     python hunted_asynchronous_program.py FOLDER STORAGE [meeting]
 
 FOLDER gets a file for each process that takes part, the checkpoints, the rows that each start of
-the workers began with, and in the end result.npz; see updates_seen.py.
+the workers began with, and at the end result.npz; see updates_seen.py.
 
 meeting: the workers wait for each other before and after a checkpoint.
 """
@@ -28,10 +28,10 @@ from updates_seen import STEPS, TABLES, WORKERS, ids_of_update, write_rows
 import embstore as es
 from embstore.cluster.ray.calls import wait_for
 
-EVERY = 6  # of worker 0's steps a checkpoint
+EVERY = 6  # number of worker 0's steps between checkpoints
 
-_PAUSE_S = (0.03, 0.02)  # of each worker in a step: one is ahead of the other
-_ROOM_ROWS = 600  # of a shard that has room for few: it holds one push at a time in the end
+_PAUSE_S = (0.03, 0.02)  # of each worker in a step, so that one is ahead of the other
+_ROOM_ROWS = 600  # of a shard that gets nearly full: it then holds one push at a time
 
 
 @contextlib.contextmanager
@@ -100,7 +100,7 @@ def main(folder: Path, storage_name: str, meets: bool) -> None:
         meets,
         workers=WORKERS,
         checkpoints=folder / "checkpoints",
-        most_failures=20,  # as of hunted_program.py
+        most_failures=20,  # as in hunted_program.py
         synchronous=False,
         silence_s=SILENCE_S,
         patience_s=PATIENCE_S,

@@ -2,7 +2,7 @@
 
     python hunted_program.py FOLDER STORAGE
 
-FOLDER gets a file for each process that takes part, the checkpoints, and in the end result.npz.
+FOLDER gets a file for each process that takes part, the checkpoints, and at the end result.npz.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from embstore.cluster.ray.calls import wait_for
 WORKERS = 2
 SHARDS = 2
 STEPS = 60
-EVERY = 6  # steps a checkpoint
+EVERY = 6  # number of steps between checkpoints
 SILENCE_S = 3.0
 PATIENCE_S = 6.0
 
@@ -35,7 +35,7 @@ _PAUSE_S = 0.03  # in each step, and between the files of a checkpoint
 
 
 def storage(name: str, path: Any) -> dict[str, Any]:
-    """Options of the variable; of several tiers, the first has room for few of the rows."""
+    """Returns options of the variable. If it has several tiers, the first holds only a few rows."""
     if name == "DRAM":
         return {}
     kind, _, is_durable = name.partition(" ")
@@ -51,14 +51,14 @@ def storage(name: str, path: Any) -> dict[str, Any]:
 
 
 class Dense:
-    """Weights beside the tables, and the loss of each step: a function of all workers' rows."""
+    """The dense weights, and the loss of each step, which depends on all workers' rows."""
 
     def __init__(self, weights: NDArray[np.float32], losses: Sequence[float]) -> None:
         self.weights = weights
         self.losses = list(losses)
 
     def train(self, rows: Sequence[NDArray[np.float32]]) -> None:
-        """rows: those of each worker's batch, in the workers' order."""
+        """Makes one step. rows: those of each worker's batch, in the workers' order."""
         means = [each.mean(axis=0, dtype=np.float64) for each in rows]
         total = np.sum(means, axis=0)
         self.losses.append(float(np.square(total - self.weights).sum()))
@@ -100,7 +100,7 @@ def train(worker: es.cluster.Worker, folder: Path, storage_name: str) -> Export 
 
 @functools.cache
 def trained_here() -> Export:
-    """What one process gets that takes all workers' parts, and to which nothing happens."""
+    """Returns the rows that one process gets from all workers' parts, without any failure."""
     with variable() as items:
         dense = Dense(np.zeros(DIM, np.float32), [])
         for step in range(STEPS):
@@ -120,7 +120,7 @@ def main(folder: Path, storage_name: str) -> None:
         storage_name,
         workers=WORKERS,
         checkpoints=folder / "checkpoints",
-        most_failures=20,  # a hunt leaves less time between two than the world does
+        most_failures=20,  # a hunt leaves less time between failures than real use
         silence_s=SILENCE_S,
         patience_s=PATIENCE_S,
     )

@@ -1,8 +1,7 @@
-"""A hunt: processes of a training job are killed or stopped at random moments, until it is over.
+"""A hunt: kills or stops processes of a training job at random moments until the job is done.
 
-The cluster is of servers on the loopback address, a head and nodes with PMem. Whoever looks after
-the job starts what was killed again: its driver, and the servers. Shards and workers come back by
-themselves.
+The cluster consists of servers on the loopback address: a head, and nodes with PMem. The hunt
+restarts the driver and the servers, as an operator would. Shards and workers restart by themselves.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from servers import Server, end, first_line, free_port, sessions_folder, start
 
 __all__ = ["Hunt", "Kill", "drawn", "hunt"]
 
-_MARK = "EMBSTORE_HUNT"  # in the environment of every process that a hunt starts
+_MARK = "EMBSTORE_HUNT"  # a variable in the environment of every process that a hunt starts
 _NODES = 2  # beside the head
-_RUN_S = 150.0  # that a run may take after its last kill
+_RUN_S = 150.0  # the most that a run may take after its last kill
 _ENDED_S = 30.0
 
-# How often each is drawn, of 50.
+# How often each kind is drawn in 50 kills.
 KINDS = {
     "kill a shard": 11,
     "kill a worker": 11,
@@ -41,7 +40,7 @@ KINDS = {
     "kill the driver": 6,
     "kill the job's actor": 4,
 }
-MOMENTS = {  # and within how many seconds from then on
+MOMENTS = {  # each with the longest delay after it, in seconds
     "training": 1.0,
     "checkpoint": 0.06,
     "publishing": 0.005,
@@ -49,7 +48,7 @@ MOMENTS = {  # and within how many seconds from then on
 }
 STORAGES = ("DRAM", "DRAM_PMEM", "DRAM_SSDHASH", "DRAM_PMEM durable")
 
-# So that a node that is killed is noticed in seconds.
+# With these, Ray notices a killed node in seconds.
 _QUICK = {
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_health_check_period_ms": "1000",
@@ -60,7 +59,7 @@ _QUICK = {
 
 @dataclasses.dataclass(frozen=True)
 class Kill:
-    """delay_s: after the moment has come."""
+    """One kill. delay_s: how long after the moment it happens."""
 
     kind: str
     moment: str
@@ -68,7 +67,7 @@ class Kill:
 
 
 def drawn(count: int, seed: int) -> list[Kill]:
-    """Kinds in their proportions, as far as `count` allows; order and moments by chance."""
+    """Draws kills: their kinds in proportion, as far as `count` allows, in random order."""
     chance = random.Random(seed)
     all_of_them = [kind for kind, share in KINDS.items() for _ in range(share)]
     kinds: list[str] = []
@@ -83,7 +82,7 @@ def drawn(count: int, seed: int) -> list[Kill]:
 
 
 class Hunt:
-    """Of one cluster; runs of the job follow one another in it until all kills are done."""
+    """A hunt on one cluster. It runs the job again and again until all kills are done."""
 
     def __init__(self, folder: Path, ray_folder: Path, tell: Callable[[str], None]) -> None:
         self._folder = folder
@@ -92,7 +91,7 @@ class Hunt:
         self._mark = uuid.uuid4().hex
         self._head: Server | None = None
         self._nodes: dict[int, Server] = {}
-        self._command: list[str] = []  # of the run
+        self._command: list[str] = []  # of the present run
         self._driver: subprocess.Popen[str] | None = None
         self.done: Counter[str] = Counter()
 
@@ -104,7 +103,7 @@ class Hunt:
             self._join(node)
 
     def close(self) -> None:
-        """Ends all, whatever there is."""
+        """Ends every process of the hunt, also after a failure."""
         for server in (*self._nodes.values(), self._head):
             if server is not None:
                 end(server.process)
@@ -114,7 +113,7 @@ class Hunt:
             _signal(process, signal.SIGKILL)
 
     def assert_ends_whole(self) -> None:
-        """The servers, by SIGTERM; then nothing is left that the hunt has started."""
+        """Ends the servers by SIGTERM, and asserts that no process of the hunt is left."""
         for server in (*self._nodes.values(), self._head):
             assert server is not None
             end(server.process)
@@ -140,13 +139,13 @@ class Hunt:
     # --- A run of the job
 
     def run(self, kills: Sequence[Kill], program: Path, *arguments: str) -> tuple[Path, int]:
-        """Of a program that begins a job; it is given a folder and the arguments. Returns the
-        folder, and how many of the kills were done before the job ended.
+        """Runs a program that begins a job; its arguments are a folder and `arguments`. Returns the
+        folder, and the number of kills that were done before the job ended.
         """
         folder = self._folder / uuid.uuid4().hex
         folder.mkdir()
         (folder / "ssd").mkdir()
-        # A job doesn't begin on pools that have checkpoints of another.
+        # A job doesn't start on pools that have checkpoints of another job.
         for part in self._folder.glob("pmem*/*.part*"):
             part.unlink()
         self._command = [sys.executable, str(program), str(folder), *arguments]
@@ -185,7 +184,7 @@ class Hunt:
             )
 
     def _goes_on(self, folder: Path) -> bool:
-        """False when the job has its result; fails where the driver has failed by itself."""
+        """Returns False once the job has its result. Fails if the driver itself has failed."""
         assert self._driver is not None
         if self._driver.poll() is None:
             return True
@@ -194,7 +193,7 @@ class Hunt:
         return False
 
     def _wait_for(self, kill: Kill, folder: Path) -> bool:
-        """False where the job ended first."""
+        """Waits for the moment of the kill. Returns False if the job ends first."""
         checkpoints = folder / "checkpoints"
         began = time.time()
 
@@ -211,7 +210,7 @@ class Hunt:
             return bool(self._alive(folder))
 
         deadline = time.monotonic() + 10
-        while not has_come() and time.monotonic() < deadline:  # else: any moment is a moment
+        while not has_come() and time.monotonic() < deadline:  # after that, any moment will do
             if not self._goes_on(folder):
                 return False
             time.sleep(0.002)
@@ -219,7 +218,7 @@ class Hunt:
         return self._goes_on(folder)
 
     def _do(self, kill: Kill, folder: Path) -> bool:
-        """False where the job ended before there was anybody to kill."""
+        """Does the kill. Returns False if the job ended before there was a process to kill."""
         if any((folder / "checkpoints").glob(".unfinished-*/*")):
             self.done["of them in a checkpoint"] += 1
         if kill.kind == "kill the driver":
@@ -247,7 +246,7 @@ class Hunt:
         return True
 
     def _kill_nodes(self, nodes: Sequence[int], kill: Kill) -> None:
-        """All their processes; then they are started again."""
+        """Kills all processes of the nodes, and starts the nodes again."""
         self._tell(f"{kill}: {nodes}")
         for node in nodes:
             server = self._nodes[node]
@@ -265,7 +264,7 @@ class Hunt:
         ]
 
     def _alive(self, folder: Path) -> dict[str, int]:
-        """What has taken part, and is still there."""
+        """Returns the processes that have taken part and still run, by name."""
         named = {path.name: int(path.name.partition("-")[2]) for path in folder.glob("*-*")}
         return {name: process for name, process in named.items() if self._is_ours(process)}
 
@@ -274,7 +273,7 @@ class Hunt:
         return {process for process in numbers if self._is_ours(process)}
 
     def _is_ours(self, process: int) -> bool:
-        """And hasn't ended."""
+        """Returns whether the hunt has started the process, and it still runs."""
         with contextlib.suppress(OSError):
             environment = Path(f"/proc/{process}/environ").read_bytes()
             return f"{_MARK}={self._mark}".encode() in environment

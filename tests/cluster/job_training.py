@@ -1,4 +1,4 @@
-"""What the workers of a job train in tests, and what it must come to."""
+"""The training that workers of a job do in tests, and the result that it must have."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import embstore as es
 
 DIM = 4
 STEPS = 60
-EVERY = 7  # steps a checkpoint
+EVERY = 7  # number of steps between checkpoints
 BATCH = 40
 
 Export = dict[str, NDArray[Any]]
 
 
 def durable(folder: str | Path) -> es.StorageOption:
-    """Rows in pools there; DRAM holds the hottest few."""
+    """Returns storage with durable pools in the folder, and DRAM for a few of the rows."""
     return es.StorageOption(
         es.StorageType.DRAM_PMEM, folder, [20 * 48, 4 << 20], durability="checkpoint"
     )
@@ -49,7 +49,7 @@ def batch(rank: int, step: int) -> NDArray[np.int64]:
 
 
 def gradients(rows: NDArray[np.float32], dense: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Each worker's depend on all that was trained before."""
+    """Returns gradients that depend on everything that was trained before."""
     result: NDArray[np.float32] = np.tanh(rows + dense)
     return result
 
@@ -62,7 +62,7 @@ def train(
     steps: int = STEPS,
     storage_option: es.StorageOption | None = None,
 ) -> Export | None:
-    """folder: gets a file for each process that takes part, named by its number."""
+    """Trains, and returns all rows in worker 0. folder: gets a file named by each process's id."""
     (folder / f"worker-{os.getpid()}").touch()
     with variable(shards=shards, storage_option=storage_option) as items:
         for shard in remote_shards(items):
@@ -86,13 +86,13 @@ def train(
 
 
 def trained_dense(dense: NDArray[np.float32], step: int) -> NDArray[np.float32]:
-    """As all workers compute it alike, from what they have all-reduced."""
+    """Returns the next dense weights, which all workers compute alike, as after an all-reduce."""
     result: NDArray[np.float32] = np.cos(dense + np.float32(step))
     return result
 
 
 def trained_here(workers: int, steps: int = STEPS) -> Export:
-    """The rows of one process that takes all workers' parts, to which nothing happens."""
+    """Returns the rows that one process gets from all workers' parts, without any failure."""
     with variable() as items:
         dense = np.zeros(DIM, np.float32)
         for step in range(steps):

@@ -1,4 +1,4 @@
-"""A Keras model that the workers of a job train, and what it must come to."""
+"""A Keras model that the workers of a job train, and the result that it must have."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import embstore as es
 from embstore.keras.optimizers import rule_of
 
 DIM, LENGTH, BATCH = 4, 3, 16
-STEPS, EVERY = 12, 4  # steps, and those of one call of fit
+STEPS, EVERY = 12, 4  # all steps, and those of one call of fit
 DIES_BEFORE_STEP = 8
 
 Export = dict[str, NDArray[Any]]
@@ -51,7 +51,7 @@ def initializer() -> es.initializers.Initializer:
 
 
 def head() -> Any:
-    """From rows, float32 (batch, LENGTH, DIM), to labels."""
+    """Returns the dense part: from rows, float32 (batch, LENGTH, DIM), to labels."""
     keras.utils.set_random_seed(5)
     rows = keras.Input((LENGTH, DIM))
     hidden = keras.layers.Dense(8, activation="relu")(keras.layers.Flatten()(rows))
@@ -75,7 +75,7 @@ def train(worker: es.cluster.Worker, folder: Path) -> tuple[Export | None, list[
     ids = keras.Input((LENGTH,), dtype="int64")
     table = es.keras.Embedding(None, DIM, initializer(), name="table", shards=2)
     model = keras.Model(ids, head()(table(ids)))
-    model.predict(batch(0, 0)[0], verbose=0)  # makes a table before its optimizer is known
+    model.predict(batch(0, 0)[0], verbose=0)  # makes the table before its optimizer is known
     model.compile(es.keras.averaged(optimizer()), "binary_crossentropy")
     model.optimizer.build(model.trainable_variables)
     (rows,) = es.keras.variables(model)
@@ -89,7 +89,7 @@ def train(worker: es.cluster.Worker, folder: Path) -> tuple[Export | None, list[
         if found is None and worker.rank == 1 and done == DIES_BEFORE_STEP:
             os.kill(os.getpid(), signal.SIGKILL)
         part: Any = Part(worker.rank, done)
-        if worker.rank == 0:  # one pulls, and the other doesn't
+        if worker.rank == 0:  # prefetches in one worker only
             part = es.keras.prefetching(part, model, shuffle=False)
         fitted = model.fit(part, shuffle=False, validation_data=batch(2, 0), verbose=0)
         losses += fitted.history["val_loss"]
@@ -111,7 +111,7 @@ def dense_weights(model: Any) -> list[NDArray[np.float32]]:
 
 
 def trained_here(workers: int) -> tuple[Export, list[NDArray[np.float32]]]:
-    """In one process that takes all workers' parts, and to which nothing happens."""
+    """Returns the rows and weights that one process gets from all parts, without failures."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     dense = head()

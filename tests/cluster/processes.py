@@ -1,4 +1,4 @@
-"""The processes that Ray starts, and whether they end."""
+"""Finds the processes that Ray starts, and checks that they end."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-# When the server that these report to is gone before them, they try for a minute or two to tell it.
+# If the server that these report to ends first, they try for a minute or two to reach it.
 _LINGERING = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 
 
 def descendants(process: int) -> set[int]:
-    """Of a process that lives: its children, theirs, and so on; not by what servers end them by."""
+    """Returns a living process's children, their children, and so on, without engine code."""
     parents = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (status := _read(entry / "stat")):
@@ -25,7 +25,9 @@ def descendants(process: int) -> set[int]:
 
 
 def assert_gone(processes: Iterable[int], *, at_once: bool = False) -> None:
-    """Within 30 s, but for Ray's agents, which are ended; or at once, them too."""
+    """Asserts that the processes end within 30 s; kills Ray's agents that are left. at_once:
+    asserts that all processes, agents too, have ended.
+    """
     began = time.monotonic()
     while left := {process: name for process in processes if (name := command(process))}:
         took_s = time.monotonic() - began
@@ -38,7 +40,7 @@ def assert_gone(processes: Iterable[int], *, at_once: bool = False) -> None:
 
 
 def command(process: int) -> str:
-    """Its command line; "" where it has ended."""
+    """Returns the process's command line; "" if it has ended."""
     return _read(Path(f"/proc/{process}/cmdline")).replace("\0", " ").strip()
 
 

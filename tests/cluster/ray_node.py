@@ -1,4 +1,4 @@
-"""Ray for tests, small and on the loopback address alone."""
+"""Starts Ray for tests: small, and only on the loopback address."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from embstore.cluster.ray.cluster import start_on_loopback
 
 @contextlib.contextmanager
 def ray_node() -> Iterator[Any]:
-    """The module, connected to a cluster of one node that says to have 1 GiB of PMem and a GPU."""
+    """Yields the module ray, connected to a cluster of one node with 1 GiB of PMem and a GPU."""
     found = pytest.importorskip("ray", reason="needs Ray: pip install 'embstore[cluster]'")
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # sockets' paths must be short
     before = descendants(os.getpid())
@@ -43,8 +43,8 @@ def ray_node() -> Iterator[Any]:
 
 
 def wait_until_taken(ray: Any, pmem_gib: float) -> None:
-    """Until so much of the node's PMem is taken, of all tests together. What an actor took that
-    ends is given back a little later.
+    """Waits until all tests together have reserved that much of the node's PMem. Ray returns a
+    little later what an ended actor had.
     """
     deadline = time.monotonic() + 30
     while (taken := _taken(ray)) != pytest.approx(pmem_gib):

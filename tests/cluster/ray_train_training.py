@@ -1,4 +1,4 @@
-"""What the workers of Ray Train train in a test, and what it must come to."""
+"""The training that Ray Train's workers do in a test, and the result that it must have."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def loss_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def train(config: dict[str, Any]) -> None:
-    """Ray Train calls it in each worker, and in all of them again when one has died."""
+    """The function that Ray Train calls in each worker, and in all of them again after a death."""
     import ray.train
     from torch.nn.parallel import DistributedDataParallel
 
@@ -87,7 +87,7 @@ def train(config: dict[str, Any]) -> None:
 
 
 def trained_here(workers: int) -> tuple[Export, dict[str, torch.Tensor]]:
-    """In one process that takes all workers' parts, and to which nothing happens."""
+    """Returns the rows and weights that one process gets from all parts, without failures."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     dense = dense_part()
@@ -102,7 +102,7 @@ def trained_here(workers: int) -> tuple[Export, dict[str, torch.Tensor]]:
                 loss.backward()  # type: ignore[no-untyped-call]
                 assert rows.grad is not None
                 parts.append((ids.numpy(), rows.grad.numpy()))
-            # The losses are divided by the workers already.
+            # The losses are divided by the number of workers already.
             items.apply_gradients(*all_workers_parts(parts, workers=1), global_step=step)
             optimizer.step()
             optimizer.zero_grad()

@@ -1,4 +1,4 @@
-"""A shard's row server and a remote shard in one process, with a wire between them that breaks."""
+"""A shard's row server and a remote shard in one process, with a breaking connection between."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _RULES: dict[str, Any] = {
 
 
 def variable_here() -> es.EmbeddingVariable:
-    """Of this process, and otherwise as a served one."""
+    """Returns a variable in this process with the same rules as a served one."""
     return es.get_embedding_variable("var", DIM, **_RULES)
 
 
 class ActorHere:
-    """What isn't a look-up or a push goes straight to the shards, by their tables' numbers."""
+    """Stands in for a server's actor: calls the shards' methods directly, by table number."""
 
     node = "127.0.0.1"
     process_id = 0
@@ -62,9 +62,7 @@ def served(
 
 
 class ServedVariables:
-    """Variables whose shards are at servers, shard i of each at server i, for as many workers as
-    the rules say.
-    """
+    """Variables with shard i at server i, for the number of workers in the rules."""
 
     def __init__(
         self,
@@ -73,7 +71,7 @@ class ServedVariables:
         storage_size: int | None = None,
         evict: es.GlobalStepEvict | None = None,
     ) -> None:
-        """storage_size: of each shard, in bytes of DRAM; None: all that there is."""
+        """storage_size: bytes of DRAM of each shard; None: unlimited."""
         self._count = shards
         self._rules = rules
         storage = es.StorageOption(
@@ -85,7 +83,7 @@ class ServedVariables:
 
     @property
     def local(self) -> list[LocalShard]:
-        """Those of the first table."""
+        """The shards of the first table."""
         return [shards[0] for shards in self.shards]
 
     def of_worker(
@@ -94,7 +92,7 @@ class ServedVariables:
         through: Callable[[ServerAddress], ServerAddress] = lambda address: address,
         silence_s: float = 20.0,
     ) -> es.EmbeddingVariable:
-        """The first table as that worker sees it."""
+        """Returns the first table as that worker sees it."""
         return self.many_of_worker(worker, 1, through, silence_s)[0]
 
     def many_of_worker(
@@ -104,8 +102,8 @@ class ServedVariables:
         through: Callable[[ServerAddress], ServerAddress] = lambda address: address,
         silence_s: float = 20.0,
     ) -> list[es.EmbeddingVariable]:
-        """As many tables as that worker sees them. through: gives the address that it connects
-        to.
+        """Returns `tables` tables as that worker sees them. through: maps a server's address to the
+        address that the worker connects to.
         """
         links = []
         for order, (server, shards) in enumerate(zip(self.servers, self.shards, strict=True)):
@@ -149,9 +147,9 @@ class ServedVariables:
 def breaking_wires(
     seed: int, at_least: int = 0
 ) -> Iterator[Callable[[ServerAddress], ServerAddress]]:
-    """Gives what puts a wire that breaks before a server.
+    """Yields a function that puts a breaking connection in front of a server's address.
 
-    at_least: so many connections must break.
+    at_least: number of connections that must break.
     """
     wires: list[_BreakingWire] = []
 
@@ -166,7 +164,7 @@ def breaking_wires(
 
 
 class _BreakingWire:
-    """Passes bytes on to `target`, and closes most connections after some of them."""
+    """Passes bytes on to `target`, and breaks most connections after some of them."""
 
     def __init__(self, target: ServerAddress, seed: int) -> None:
         self._target = target
@@ -187,7 +185,7 @@ class _BreakingWire:
             while True:
                 near, _ = self._listener.accept()
                 far = socket.create_connection((self._target.host, self._target.port))
-                # A request is tried four times: not all of its connections break at once.
+                # A request is tried four times, so not all of its connections may break at once.
                 soon = not soon and self._random.random() < 0.5
                 budget = [
                     self._random.randrange(1500) if soon else self._random.randrange(4000, 9000)

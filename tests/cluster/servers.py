@@ -1,4 +1,4 @@
-"""`python -m embstore.server` as processes of a test, on the loopback address."""
+"""Runs `python -m embstore.server` as processes of a test, on the loopback address."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _READY_WITHIN_S = 60
 
 @contextlib.contextmanager
 def sessions_folder() -> Iterator[Path]:
-    """For Ray's files; sockets' paths must be short."""
+    """Yields a folder for Ray's files. Its path is short, as paths of sockets must be."""
     if importlib.util.find_spec("ray") is None:
         pytest.skip("needs Ray: pip install 'embstore[cluster]'")
     folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
@@ -37,7 +37,7 @@ def sessions_folder() -> Iterator[Path]:
 
 
 class Server:
-    """A process, and the address of its cluster."""
+    """A server process, and the address of its cluster."""
 
     def __init__(self, process: subprocess.Popen[str], address: str, pmem: Path | None) -> None:
         self.process = process
@@ -50,7 +50,9 @@ class Server:
 
 @contextlib.contextmanager
 def server(folder: Path, *flags: str, ends_by: signal.Signals = signal.SIGTERM) -> Iterator[Server]:
-    """Ready, and ended by a signal; then none of its processes is left, Ray's agents included."""
+    """Yields a server that is ready. Then ends it by a signal, and asserts that all its processes
+    have ended, Ray's agents included.
+    """
     process = start([sys.executable, "-m", "embstore.server", *flags], folder)
     try:
         ready = first_line(process)
@@ -78,7 +80,7 @@ def start(command: list[str], folder: Path, **environment: str) -> subprocess.Po
 
 
 def first_line(process: subprocess.Popen[str]) -> str:
-    """Of what it says; fails with its errors where it ends, or says nothing in time."""
+    """Returns the process's first line. Fails with its errors if it ends or prints nothing."""
     assert process.stdout is not None
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
@@ -89,14 +91,14 @@ def first_line(process: subprocess.Popen[str]) -> str:
 
 
 def wait_for_end(process: subprocess.Popen[str], below: set[int]) -> str:
-    """What it said of errors. No process of those below is left by then."""
+    """Returns the process's error output. Asserts that no process of `below` outlives it."""
     process.wait(timeout=200)
     assert_gone(below, at_once=True)
-    return process.communicate(timeout=100)[1]  # which would have waited for those below
+    return process.communicate(timeout=100)[1]  # would also wait for processes of `below`
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    """Where a test failed before it did."""
+    """Ends the process if a failed test hasn't."""
     if process.poll() is None:
         process.terminate()
         try:
@@ -112,7 +114,7 @@ def status(folder: Path, address: str) -> dict[str, Any]:
 
 
 def status_text(folder: Path, address: str, *flags: str) -> str:
-    """Fails where it takes longer than it may to find that a shard is stopped."""
+    """Returns the output of `status`. Fails if it takes longer than it may for a stopped shard."""
     began = time.monotonic()
     process = start(
         [
@@ -133,7 +135,7 @@ def free_port() -> int:
 
 
 def listening(processes: set[int]) -> set[str]:
-    """The addresses, as the kernel's tables have them, that they take connections at."""
+    """Returns the addresses, in the kernel's notation, that the processes accept connections at."""
     addresses: dict[str, str] = {}
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
@@ -142,7 +144,7 @@ def listening(processes: set[int]) -> set[str]:
                 addresses[f"socket:[{fields[9]}]"] = fields[1].partition(":")[0]
     found = set()
     for process in processes:
-        with contextlib.suppress(OSError):  # it, or a descriptor, is closed meanwhile
+        with contextlib.suppress(OSError):  # the process or the descriptor may be closed meanwhile
             for descriptor in Path(f"/proc/{process}/fd").iterdir():
                 with contextlib.suppress(OSError):
                     found.add(addresses.get(str(descriptor.readlink()), ""))

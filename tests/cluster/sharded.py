@@ -1,4 +1,4 @@
-"""The same variable twice: with its partitions here, and with each in a process of its own."""
+"""Makes the same variable twice: with partitions here, and with each in a process of its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Export = dict[str, NDArray[Any]]
 def twins(
     shards: int, folder: Path | None = None, *, dim: int = 3, size: int = MIB, **options: Any
 ) -> Iterator[tuple[es.EmbeddingVariable, es.EmbeddingVariable]]:
-    """With a folder: rows beyond the first 32 of a shard lie in files there."""
+    """Yields both variables. With a folder, rows beyond a shard's first 32 are in files there."""
     with contextlib.ExitStack() as stack:
         made = []
         places: list[dict[str, Any]] = [{"partition_num": shards}, {"shards": shards}]
@@ -50,7 +50,7 @@ def twins(
 
 
 def train(var: es.EmbeddingVariable, seed: int, batches: int = 5) -> None:
-    """Skewed batches, the same for the same seed; each is looked up first."""
+    """Trains on skewed batches, the same for the same seed; looks each up first."""
     random = np.random.default_rng(seed)
     for _ in range(batches):
         ids = np.minimum(random.zipf(1.3, (40, 5)), 300).astype(np.int64) * 7919 - 40_000
@@ -61,9 +61,9 @@ def train(var: es.EmbeddingVariable, seed: int, batches: int = 5) -> None:
 def all_workers_parts(
     parts: Iterable[tuple[NDArray[Any], NDArray[np.float32]]], workers: int
 ) -> tuple[NDArray[Any], NDArray[np.float32]]:
-    """Returns ids and gradients of a step for one process that takes all workers' parts.
+    """Returns the ids and gradients of a step for one process that takes all workers' parts.
 
-    parts: ids and gradients of each worker, of which the mean is taken.
+    parts: ids and gradients of each worker; their mean is taken.
     """
     all_ids, all_means = [], []
     for ids, grads in parts:
@@ -71,7 +71,7 @@ def all_workers_parts(
         unique, where = np.unique(ids, return_inverse=True)
         sums = np.zeros((unique.size, dim), np.float32)
         np.add.at(sums, where.ravel(), grads.reshape(-1, dim))  # in order
-        # A key occurs as often as it did; its gradient comes with the first time.
+        # A key occurs as often as in the parts; its gradient comes with its first occurrence.
         again = np.repeat(unique, np.bincount(where.ravel()) - 1)
         all_ids += [unique, again]
         all_means += [sums * np.float32(1 / workers), np.zeros((again.size, dim), np.float32)]
@@ -79,7 +79,7 @@ def all_workers_parts(
 
 
 def train_a_little(var: es.EmbeddingVariable) -> None:
-    """Three rows of dim 3."""
+    """Trains three rows of dim 3."""
     var.apply_gradients([1, 2, 3], np.ones((3, 3), np.float32))
 
 

@@ -1,4 +1,4 @@
-"""Tables of Keras models whose shards are behind row servers in this process: no Ray is needed."""
+"""Tables of Keras models with shards behind row servers in this process: they need no Ray."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ __all__ = ["TablesBehindSockets"]
 
 
 class TablesBehindSockets:
-    """What `shards=` makes while it is in use: shard i of each table is at server i.
+    """Replaces what `shards=` makes, until the test ends: shard i of each table is at server i.
 
-    local: the shards by their names.
+    local: the shards by name.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,7 +40,7 @@ class TablesBehindSockets:
         self._open.close()
 
     def looked_up(self) -> int:
-        """So many ids were read in all shards, each as often as it occurred."""
+        """Returns the number of ids that were read in all shards, repeated ids included."""
         return sum(
             int(shard.stats()["hits"] + shard.stats()["misses"]) for shard in self.local.values()
         )

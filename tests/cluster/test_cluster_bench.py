@@ -1,4 +1,4 @@
-"""The suite that measures shards, at a size that measures nothing."""
+"""The suite that measures shards, run at a size that is too small to measure anything."""
 
 from __future__ import annotations
 

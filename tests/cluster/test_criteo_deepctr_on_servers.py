@@ -1,4 +1,4 @@
-"""The DeepCTR workload with its tables in other processes."""
+"""The DeepCTR workload with its tables on servers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def file_rows(tmp_path_factory: pytest.TempPathFactory) -> FileEpochs:
 
 @pytest.fixture(scope="module")
 def together(ray: Any, file_rows: FileEpochs) -> Result:
-    """Two workers on two servers: each job takes seconds to import what trains."""
+    """The result of two workers on two servers, made once: a job takes seconds to import Keras."""
     from benchmarks.criteo_deepctr.together import train_together
 
     assert ray.is_initialized()
@@ -65,7 +65,7 @@ def together(ray: Any, file_rows: FileEpochs) -> Result:
 def test_two_workers_train_as_one_of_batches_twice_as_large(
     together: Result, file_rows: FileEpochs
 ) -> None:
-    """But for rounding: a mean of two means isn't summed as the mean of all."""
+    """Except for rounding: a mean of two means isn't summed like the mean of all."""
     from benchmarks.criteo_deepctr.training import train
 
     options = replace(TOGETHER, batch_size=64)
@@ -79,7 +79,7 @@ def test_two_workers_train_as_one_of_batches_twice_as_large(
 def test_workers_go_on_from_their_checkpoint(
     together: Result, file_rows: FileEpochs, tmp_path: Path
 ) -> None:
-    """To the same bits as those that weren't stopped, whatever the timing and the shards."""
+    """They get the bits of workers that weren't stopped, whatever the timing and the shards."""
     from benchmarks.criteo_deepctr.together import train_together
 
     options = replace(TOGETHER, epochs=1, checkpoint=tmp_path / "kept")

@@ -1,4 +1,4 @@
-"""Where no cluster is given, a program has one of its own, which goes with it."""
+"""A program without a given cluster starts Ray itself, and Ray ends with the program."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ sys.stdin.readline()
 
 
 def run(folder: Path, how: str) -> str:
-    """What the program says, which ends or is killed. No process of its is left."""
+    """Returns the program's output, after it has ended or was killed. No process of it is left."""
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     program = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(folder), how],
@@ -95,7 +95,7 @@ def test_kept_rows_are_closed_as_the_program_ends_and_no_process_is_left(tmp_pat
 
 
 def kept_here(folder: Path) -> es.EmbeddingVariable:
-    """The program's variable, in this process."""
+    """Returns the program's variable, in this process."""
     storage = es.StorageOption(
         es.StorageType.DRAM_SSDHASH,
         [None, folder],
@@ -128,7 +128,7 @@ except es.errors.MissingLibraryError as error:
 
 
 class SlowRay:
-    """Stands in for the module `ray`: starting takes a while."""
+    """Stands in for the module `ray`, with a slow start."""
 
     def __init__(self) -> None:
         self.starts = 0

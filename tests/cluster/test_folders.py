@@ -1,4 +1,4 @@
-"""The folders of embstore/cluster use each other in one order, and Ray's insides in one file."""
+"""Each folder of embstore/cluster uses only earlier ones; one file uses Ray's private parts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import embstore
 
 PACKAGE = Path(embstore.__file__).parent
-FOLDERS = ["ray", "rows", "server", "job"]  # each may use those before it
+FOLDERS = ["ray", "rows", "server", "job"]  # each may use the folders before it
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

@@ -1,4 +1,4 @@
-"""Workers that share variables end with the rows of one process, whatever dies on the way."""
+"""Workers that share variables end with the rows of one process, whichever process dies."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("ray")]
 
 
 def test_rows_are_those_of_one_process(tmp_path: Path) -> None:
-    """One worker and one shard: see below, where a worker or the keeper is stopped."""
+    """The job's long tests below kill and stop processes."""
     rows, *others = es.cluster.run(
         train, tmp_path, 2, workers=3, checkpoints=tmp_path / "checkpoints"
     )
@@ -109,7 +109,7 @@ def test_a_keeper_that_is_stopped_is_noticed(tmp_path: Path) -> None:
 def train_and_kill_once(
     worker: es.cluster.Worker, folder: Path, whom: str, how: signal.Signals = signal.SIGKILL
 ) -> Export | None:
-    """Trains, and then kills the process that keeps the job, or stops itself."""
+    """Trains, and then kills or stops the job's actor, or stops itself."""
     rows = train(worker, folder, 1)
     if worker.rank == 0 and not (folder / "ended").exists():
         (folder / "ended").touch()
@@ -193,7 +193,7 @@ def test_a_job_waits_for_a_device_that_was_there_and_raises_for_one_that_never_w
 
 
 def miss_a_device(_: es.cluster.Worker, folder: Path, dies_at: int) -> str:
-    """Dies once, finds a device missing twice, and then finds it."""
+    """Dies once, finds the device missing twice, and then finds it."""
     (folder / f"{dies_at} {os.getpid()}").touch()
     calls = len(list(folder.glob(f"{dies_at} *")))
     if calls == dies_at:
@@ -230,7 +230,7 @@ def test_a_persisted_checkpoint_that_never_got_its_name_is_given_up(tmp_path: Pa
     for unnamed in (EVERY, EVERY * 3):
         es.cluster.run(train, tmp_path, 2, 0.0, unnamed, storage, checkpoints=checkpoints)
         shutil.rmtree(checkpoints / f"step-{unnamed:012d}")
-        if unnamed == EVERY:  # none had its name before
+        if unnamed == EVERY:  # no checkpoint has been published before
             for note in (tmp_path / "pools").glob("*.listed-at"):
                 note.rename(note.with_suffix(".begun-at"))
         (rows,) = es.cluster.run(
@@ -282,7 +282,7 @@ def fail(worker: es.cluster.Worker, folder: Path) -> None:
 
 
 class TwoArgumentsError(Exception):
-    """Its pickle has one of them, and can't be read again."""
+    """An error whose pickle has only one of the two arguments, and so can't be read."""
 
     def __init__(self, code: int, why: str) -> None:
         super().__init__(f"{code}: {why}")
@@ -349,7 +349,7 @@ def fail_where_another_dies(worker: es.cluster.Worker, folder: Path) -> int:
             if worker.rank == 0:
                 connection.read()
                 raise ConnectionError("connection closed by peer")
-        time.sleep(0.5)  # the other fails first
+        time.sleep(0.5)  # the other worker fails first
         os.kill(os.getpid(), signal.SIGKILL)
     return worker.generation
 
@@ -406,7 +406,7 @@ def fail_in_a_checkpoint(worker: es.cluster.Worker) -> None:
 def test_a_variable_that_workers_do_not_share_is_in_no_checkpoint_of_theirs(
     tmp_path: Path,
 ) -> None:
-    """Only worker 0's rows would be saved, and come back."""
+    """Only worker 0's rows would be saved and restored."""
     refused = pytest.raises(InvalidArgumentError, match=r"^variables: .* of items;")
     folder = tmp_path / "saved"
     with (
@@ -452,7 +452,7 @@ def test_workers_that_are_at_different_checkpoints_are_told(tmp_path: Path) -> N
             kept.result()
         shutil.copytree(tmp_path / "saved", tmp_path / "older")
         shutil.rmtree(tmp_path / "older" / "step-000000000009")
-        second._checkpoints = TrainingDirectory(tmp_path / "older")  # as a node may see the folder
+        second._checkpoints = TrainingDirectory(tmp_path / "older")  # a stale view of the folder
         found = thread.submit(second.restore, [items])
         with pytest.raises(CheckpointError, match=r"that of step 9 in .*worker 1 that of step 7"):
             first.restore([items])
@@ -470,7 +470,7 @@ def update_a_different_number_of_times(worker: es.cluster.Worker, starts: Path) 
 
 
 @pytest.mark.long
-@pytest.mark.timeout(200)  # less than a job's patience
+@pytest.mark.timeout(200)  # less than patience_s
 def test_a_worker_that_returns_before_the_others_is_told_at_once_and_not_tried_again(
     tmp_path: Path,
 ) -> None:
@@ -480,7 +480,7 @@ def test_a_worker_that_returns_before_the_others_is_told_at_once_and_not_tried_a
 
 
 @pytest.mark.long
-@pytest.mark.timeout(200)  # less than a job's patience
+@pytest.mark.timeout(200)  # less than patience_s
 def test_who_meets_or_makes_what_one_that_has_returned_does_not_is_told_at_once() -> None:
     no_meeting = pytest.raises(WorkerLostError, match="worker 1 has returned, and comes to no meet")
     with (
@@ -499,7 +499,7 @@ def test_who_meets_or_makes_what_one_that_has_returned_does_not_is_told_at_once(
             waiting.result()
         with no_meeting:
             first.meet()
-        variable(shards=1).close()  # it may be one ahead
+        variable(shards=1).close()  # a worker may be one variable ahead
         with pytest.raises(WorkerLostError, match="worker 1 hasn't made and closed it and has ret"):
             variable(shards=1)
 
@@ -519,7 +519,7 @@ def test_workers_that_no_node_has_cpus_for_are_told_of_at_once() -> None:
         r"^cpus_per_worker: 2 workers with 4096 CPUs each have no room .* ask for fewer, or start"
     )
     with warnings.catch_warnings():
-        # As an exception: nobody waits for such a node here.
+        # As an exception, so that run() doesn't wait for such a node.
         warnings.filterwarnings("error", message="cpus_per_worker")
         with pytest.raises(UserWarning, match=room):
             es.cluster.run(len, workers=2, cpus_per_worker=4096, most_failures=0)
@@ -543,7 +543,7 @@ def test_what_workers_could_not_be_started_by_is_named(
 
 @pytest.mark.long
 def test_a_checkpoint_may_take_longer_than_a_worker_is_waited_for(tmp_path: Path) -> None:
-    done = es.cluster.run(  # the patience is for workers that start, too, on a busy computer
+    done = es.cluster.run(  # patience_s must also suffice for a start on a busy computer
         keep_for_long, 20.0, workers=2, checkpoints=tmp_path, patience_s=15.0, most_failures=0
     )
     assert done == [2, 2]
@@ -624,7 +624,7 @@ def test_a_variable_that_is_made_anew_waits_for_workers_that_have_not_made_it_ye
 
 
 def make_twice(worker: es.cluster.Worker, folder: Path) -> int:
-    """Worker 1 comes when worker 0 has closed one of the shards."""
+    """Makes the variable twice. Worker 1 begins when worker 0 has closed one of its shards."""
     is_half_closed = folder / "half closed"
     while worker.rank == 1 and not is_half_closed.exists():
         time.sleep(0.02)
@@ -686,7 +686,7 @@ def test_an_asynchronous_variable_stays_open_for_workers_that_have_not_made_it_y
             assert again.total_count()[0] == 0
         with pytest.raises(WorkerLostError, match="worker 0 hasn't made and closed it for 1 s"):
             variable(shards=2)
-        slow.leave()  # and the job ends with a variable that worker 0 never made
+        slow.leave()  # the job ends with a variable that worker 0 never made
 
 
 @pytest.mark.long
@@ -742,7 +742,7 @@ def test_workers_agree_on_the_devices_that_tiers_are_to_take_as_long_as() -> Non
 
 @contextlib.contextmanager
 def killing(folder: Path, kinds: Sequence[str], seed: int) -> Iterator[list[str]]:
-    """Ends a process of each kind that takes part, one after the other, at moments by chance."""
+    """Kills a process of each kind that takes part, one after the other, at random moments."""
     chance = random.Random(seed)
     killed: list[str] = []
     over = threading.Event()

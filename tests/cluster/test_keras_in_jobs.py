@@ -1,4 +1,4 @@
-"""Workers of a job that train a Keras model by fit end as one process does, whoever dies."""
+"""Workers of a job that train a Keras model by fit get one process's result, if one dies too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keras models whose tables lie in other processes: as those that lie here, to the bit."""
+"""Keras models with tables in other processes get the same bits as models with local tables."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def compiled(model: Any) -> Any:
 
 
 def twins() -> tuple[Any, Any]:
-    """Over partitions here, and over shards."""
+    """Returns compiled models over local partitions, and over shards."""
 
     def over(partition_num: int, shards: int | None) -> Any:
         start = es.initializers.RandomUniform(seed=3)
@@ -130,7 +130,7 @@ def test_partitions_and_shards_are_not_both_given() -> None:
         es.keras.TableConfig("items", None, DIM, shards=0)
 
 
-# --- As OpenEmbedding's users have it: servers that flags.master_endpoint names
+# --- OpenEmbedding programs, with the servers of flags.master_endpoint
 
 
 @pytest.fixture
@@ -177,7 +177,7 @@ def test_a_model_goes_on_from_a_checkpoint_of_its_servers(served: Any, tmp_path:
 def test_a_relative_path_is_from_where_the_program_works(
     served: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_pools: bool
 ) -> None:
-    """And not from where the servers work."""
+    """It isn't relative to the servers' folder."""
     from embstore.openembedding import checkpoints
 
     monkeypatch.chdir(tmp_path)

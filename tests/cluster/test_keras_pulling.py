@@ -1,4 +1,4 @@
-"""Keras models are trained to the same bits by what is pulled and by what isn't."""
+"""Keras models get the same bits with prefetching and without."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KEYS, DIM, BATCH, BATCHES, LENGTH = 200, 4, 16, 6, 3
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("served")]
 on_torch = pytest.mark.skipif(ON_TENSORFLOW, reason="PyTorch's")
 
-# Room in HBM for the rows of one batch, of Adam's two slots.
+# Room in HBM for the rows of one batch, with Adam's two slots.
 ON_A_GPU = es.EmbeddingVariableOption(
     storage_option=es.StorageOption(
         es.StorageType.HBM_DRAM,
@@ -70,7 +70,7 @@ def head(*rows: Any) -> Any:
 
 
 def of_one_table(**where: Any) -> Any:
-    """That several features share, one of them computed."""
+    """Makes a model with one table that several features share, one of them computed."""
     given, table = inputs(), embedding("table", **where)
     users = keras.ops.cast(given["users"], "int64")
     rows = [table(given["items"]), table(users), table((given["items"] + users) % KEYS)]
@@ -202,7 +202,7 @@ def test_fit_gives_the_same_losses_and_rows(
 def test_the_next_batch_is_read_before_the_step_that_looks_it_up(
     make: Callable[..., Any],
 ) -> None:
-    """But for an epoch's first."""
+    """The first batch of an epoch is an exception."""
     model = compiled(make, shards=2)
     own: list[bool] = []
     tables = es.keras.variables(model)
@@ -263,7 +263,7 @@ def test_a_table_with_hbm_is_trained_to_the_same_bits() -> None:
 @on_torch
 def test_the_next_batchs_rows_come_up_to_hbm_before_its_step() -> None:
     model = compiled(of_one_table, ev_option=ON_A_GPU)
-    model.fit(Batches(samples()), shuffle=False, verbose=0)  # a row for each id
+    model.fit(Batches(samples()), shuffle=False, verbose=0)  # makes a row for each id
     (table,) = es.keras.variables(model)
     asked = 0
     for given, labels in es.keras.prefetching(Batches(samples()), model, shuffle=False):
@@ -286,7 +286,7 @@ def test_an_epoch_that_ends_early_leaves_nothing_behind() -> None:
     with pytest.raises(KeyboardInterrupt):
         model.fit(es.keras.prefetching(Batches(samples()), model), callbacks=[Stop()], verbose=0)
     (table,) = es.keras.variables(model)
-    gc.collect()  # of the error's frames
+    gc.collect()  # frees the frames of the error
     assert not table.internals.prefetched._batches
     model.fit(Batches(samples()), verbose=0)
 
@@ -301,7 +301,7 @@ def test_a_frozen_table_is_not_asked() -> None:
     assert not table.internals.prefetched._batches
 
 
-# --- What can't be found out
+# --- Models that prefetching can't analyse
 
 
 def test_a_table_that_is_out_of_reach_is_named() -> None:

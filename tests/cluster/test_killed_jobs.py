@@ -1,5 +1,5 @@
-"""A job ends with the rows, the weights and the losses of one to which nothing happens, whatever is
-killed. An asynchronous job ends with the rows of updates that were applied once each.
+"""A job ends with the rows, the weights and the losses of a job without failures, whatever is
+killed. An asynchronous job ends with rows of updates that were applied once each.
 
     pytest tests/cluster/test_killed_jobs.py -m long --kills 50 --kills-seed 3
 """
@@ -20,9 +20,9 @@ from job_hunt import KINDS, STORAGES, Hunt, drawn, hunt
 from sharded import assert_same
 from updates_seen import assert_updates_were_applied_once
 
-KILLS = 4  # without --kills
+KILLS = 4  # default of --kills
 KILLS_A_RUN = 6
-SEED = 413  # a shard, a worker, a node and the driver, each at another moment
+SEED = 413  # kills a shard, a worker, a node and the driver, each at another moment
 
 _BEGAN = time.monotonic()
 
@@ -33,7 +33,7 @@ def tell(what: str) -> None:
 
 @pytest.fixture(scope="module")
 def hunted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hunt]:
-    """One cluster for both hunts: to start and end its three nodes takes 10 s of CPU."""
+    """One cluster for both hunts: starting and ending its three nodes takes 10 s of CPU."""
     with hunt(tmp_path_factory.mktemp("hunt"), tell) as begun:
         tell("the cluster is there")
         yield begun
@@ -73,7 +73,9 @@ def _outlives(
     check: Callable[[Path, tuple[str, ...]], None],
     config: pytest.Config,
 ) -> None:
-    """runs: the arguments of each; check: looks at the folder of one that has ended."""
+    """Runs the program until all kills are done. runs: each run's arguments. check: looks at the
+    folder of a run that has ended.
+    """
     count = config.getoption("kills", None) or KILLS
     seed = config.getoption("kills_seed", None) or SEED
     kills = drawn(count, seed)

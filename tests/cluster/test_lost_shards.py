@@ -1,4 +1,4 @@
-"""A shard that dies is told of, never waited for, and never taken for alive."""
+"""A shard that dies is reported, never waited for, and never taken for alive."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def test_a_killed_shard_is_told_of_by_every_method_and_changes_no_other_and_its_
         np.testing.assert_array_equal(living.export().values, before.values)
         ones = np.ones((4, 3), np.float32)
         update = Update(living, living.begin_push(), np.arange(4), ones, None)
-        assert push_together([[update]], None) == [None]  # nothing holds it
-        there.close()  # what was lost was said
+        assert push_together([[update]], None) == [None]  # no other push holds a place
+        there.close()  # the loss has been reported
         with twins(2) as (_, again):
             es.restore(tmp_path / "saved", [again])
             for var in (here, again):
@@ -174,7 +174,7 @@ def test_a_table_that_keeps_its_files_is_closed_although_a_shard_died(tmp_path: 
     os.kill(dying.process_id, signal.SIGKILL)
     with pytest.raises(ShardLostError, match=TELLS_WHAT_TO_DO):
         var.close()
-    var.close()  # which was said
+    var.close()  # the loss has been reported
     assert_gone([living.process_id])
     with make(partition_num=2) as again:
         assert_same(again.export(), kept)  # the newest rows that both shards have

@@ -1,4 +1,4 @@
-"""Several tables at the same servers are looked up and trained by one request to each."""
+"""Several tables at the same servers are looked up and trained with one request to each."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ T = TypeVar("T")
 
 
 def batches(worker: int, step: int) -> tuple[list[Ids], list[Rows]]:
-    """Of each table, of other sizes; one of them is empty now and then."""
+    """Returns ids and gradients of each table, of different sizes; some are empty."""
     random = np.random.default_rng([worker, step])
     ids = [np.minimum(random.zipf(1.3, size), 40) for size in random.integers(0, 60, TABLES)]
     return ids, [random.standard_normal((each.size, DIM)).astype(np.float32) for each in ids]
 
 
 def trained_here(workers: int) -> list[es.EmbeddingVariable]:
-    """Tables of this process, by the means of all workers' gradients."""
+    """Returns tables of this process, trained by the means of all workers' gradients."""
     tables = [variable_here() for _ in range(TABLES)]
     for step in range(STEPS):
         of_workers = [batches(worker, step) for worker in range(workers)]
@@ -70,7 +70,7 @@ def test_a_step_is_one_request_of_look_ups_and_one_of_updates_to_each_server() -
                 for done in [threads.submit(step, worker) for worker in range(2)]:
                     done.result()
         for server in there.servers:
-            # Of 2 workers and 3 steps. Which of the updates are applied is told apart from them.
+            # From 2 workers in 3 steps. COMMIT says which of the updates are applied.
             assert server.requests() == {"LOOK_UP": 6, "PREPARE": 6, "COMMIT": 6}
 
 
@@ -83,7 +83,7 @@ def test_tables_of_one_shard_are_trained_by_one_request_alone() -> None:
 
 @pytest.mark.parametrize("how", ["apply", "prepare"])
 def test_a_push_without_ids_leaves_the_gradients_of_another_tables_push_alone(how: str) -> None:
-    """The second table's requests come by the connection that brought the first table's push."""
+    """The second table's requests use the connection that the first table's push came by."""
     ids, ones = np.arange(50), np.ones((50, DIM), np.float32)
     with served(1, PushRules()) as there:
         first, second = there.many_of_worker(0, 2)
@@ -99,7 +99,7 @@ def test_a_push_without_ids_leaves_the_gradients_of_another_tables_push_alone(ho
             assert server.commit([empty], None).wait() == [None]
         second.lookup(ids, train=True)
         assert server.commit([push], None).wait() == [None]
-        # Both tables began alike and were trained alike.
+        # Both tables had the same initial rows and the same training.
         np.testing.assert_array_equal(first.lookup(ids), second.lookup(ids))
 
 
@@ -157,7 +157,7 @@ def test_workers_may_name_their_tables_in_other_orders_and_by_other_groups() -> 
 
 
 def test_a_step_waits_for_the_other_workers_once() -> None:
-    """Not once a table: as long as another worker sleeps, all of a step's tables are there."""
+    """It doesn't wait once per table: the server has all tables' parts while a worker sleeps."""
     with served(2, PushRules(workers=2, patience_s=0.5)) as there:
         first, _ = (there.many_of_worker(worker, TABLES) for worker in range(2))
         ids = [np.arange(10) for _ in first]
@@ -191,7 +191,7 @@ def test_a_step_that_one_table_has_no_room_for_trains_no_table(workers: int, sha
             for told in by_all(workers, push_too_many):
                 assert "on node 127.0.0.1" in told
             assert {table.total_count()[0] for table in replicas[0]} == {10 if refused else 0}
-            by_all(workers, push)  # it goes on
+            by_all(workers, push)  # training continues
             for table in replicas[0]:
                 assert set(table.get_frequency(ids[0]).tolist()) == {(refused + 1) * workers}
 
@@ -238,7 +238,7 @@ def test_a_step_with_a_table_that_this_worker_has_closed_is_not_sent() -> None:
         with pytest.raises(ClosedError, match=r"var2"):
             es.apply_many(first, ids, grads_of(ids))
         assert all("PREPARE" not in server.requests() for server in there.servers)
-        # So the next step of the others is the first for both workers.
+        # So the next step is the first for both workers.
         some = [0, 1, 3, 4]
 
         def push(worker: int) -> None:
@@ -256,11 +256,11 @@ def test_a_step_with_a_table_that_this_worker_has_closed_is_not_sent() -> None:
 def test_steps_that_are_refused_by_chance_train_all_of_their_tables_or_none(
     workers: int, seed: int
 ) -> None:
-    """Over wires that break, until some of the tables are full. The last rows show exactly the
-    steps that weren't refused.
+    """The connections break, until some of the tables are full. The final rows must show exactly
+    the steps that weren't refused.
     """
     chance = np.random.default_rng(seed)
-    # Of each step, the tables, and of each of these how many keys each worker brings.
+    # For each step: its tables, and how many keys each worker brings for each of them.
     steps = [
         {
             int(table): chance.integers(0, 40, workers).tolist()
@@ -270,7 +270,7 @@ def test_steps_that_are_refused_by_chance_train_all_of_their_tables_or_none(
     ]
 
     def keys(step: int, table: int, worker: int) -> Ids:
-        """No two steps or workers have the same."""
+        """Returns keys that no other step or worker has."""
         return (np.arange(steps[step][table][worker]) + 200 * step) * workers + worker
 
     shards = 1 + seed % 2
@@ -312,18 +312,18 @@ def grads_of(ids: list[Ids]) -> list[Rows]:
 
 
 def by_all(workers: int, call: Callable[[int], T]) -> list[T]:
-    """What each worker's call returns; they make it at the same time."""
+    """Returns the result of each worker's call; all calls run at the same time."""
     with ThreadPoolExecutor(workers) as threads:
         return [done.result() for done in [threads.submit(call, w) for w in range(workers)]]
 
 
-@pytest.mark.timeout(60)  # pushes that wait for each other wait for ever
+@pytest.mark.timeout(60)  # pushes in a deadlock would wait forever
 @pytest.mark.parametrize("seed", range(3))
 def test_asynchronous_pushes_of_many_tables_that_compete_for_the_last_room_end(seed: int) -> None:
     rules = PushRules(workers=3, is_synchronous=False)
     with served(2, rules, 64 * 1024) as there:
         workers = [there.many_of_worker(worker, 3) for worker in range(3)]
-        applied: list[set[int]] = [set() for _ in range(3)]  # of each table
+        applied: list[set[int]] = [set() for _ in range(3)]  # by table
         refused = threading.Event()
 
         def push(worker: int) -> None:

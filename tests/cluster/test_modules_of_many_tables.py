@@ -1,4 +1,4 @@
-"""Models of many tables ask each server once a step, as its server counts."""
+"""Models of many tables send one request per step to each server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 def requests(served: TablesBehindSockets) -> list[dict[str, int]]:
-    """Of each server, by their kinds; those for signs of life aside."""
+    """Returns each server's requests by kind, without those for signs of life."""
     counted = [server.requests() for server in served.servers]
     return [{kind: of[kind] for kind in of if kind != "PING"} for of in counted]
 
@@ -34,7 +34,7 @@ def ids(step: int) -> list[NDArray[np.int64]]:
 
 
 def features(**where: Any) -> dict[str, Any]:
-    """Of each table one, and of the first another."""
+    """Returns a feature for each table, and a second one for the first table."""
     tables = [
         es.keras.TableConfig(
             f"table{number}", None, DIM, es.initializers.RandomUniform(seed=number), **where
@@ -50,7 +50,7 @@ def features(**where: Any) -> dict[str, Any]:
 
 
 def model_of(layer: Any) -> Any:
-    """Untrained, and compiled."""
+    """Returns an untrained, compiled model."""
     inputs = {name: keras.Input((2,), dtype="int64", name=name) for name in features()}
     rows = keras.layers.Concatenate()(list(layer(inputs).values()))
     model = keras.Model(inputs, keras.ops.sum(rows, axis=-1, keepdims=True))
@@ -63,7 +63,7 @@ def batch(step: int) -> dict[str, NDArray[np.int64]]:
 
 
 def trained(**where: Any) -> list[dict[str, NDArray[Any]]]:
-    """The rows that a Keras model comes to."""
+    """Returns the rows of a trained Keras model."""
     layer = es.keras.DistributedEmbedding(features(**where))
     model = model_of(layer)
     for step in range(STEPS):
@@ -87,7 +87,7 @@ def test_a_keras_model_looks_up_and_trains_its_tables_together(
 def test_a_keras_model_reads_its_tables_together_to_serve(served: TablesBehindSockets) -> None:
     layer = es.keras.DistributedEmbedding(features(shards=2))
     model = model_of(layer)
-    model.predict_on_batch(batch(0))  # an evaluation, which doesn't count
+    model.predict_on_batch(batch(0))  # an evaluation, which doesn't count for the ranking
     assert requests(served) == [{"LOOK_UP": 1}] * 2
     layer.serves = True
     model.predict_on_batch(batch(0))
@@ -102,7 +102,7 @@ def test_a_keras_model_with_a_table_that_is_full_trains_no_table(
     tables["table1"].table.ev_option = es.EmbeddingVariableOption(few)
     layer = es.keras.DistributedEmbedding(tables)
     model = model_of(layer)
-    with pytest.raises(Exception, match="table1"):  # TensorFlow has an error of its own
+    with pytest.raises(Exception, match="table1"):  # TensorFlow raises its own error
         model.train_on_batch(batch(0), np.ones((BATCH, 1), np.float32))
     assert all("COMMIT" not in of_server for of_server in requests(served))
     assert [variable.total_count()[0] for variable in layer.variables_by_table.values()] == [0] * 3

@@ -1,4 +1,4 @@
-"""What a variable leaves to the nodes of its shards, and what they tell of themselves."""
+"""Settings that a variable leaves to the nodes of its shards, and the rates that shards report."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_rate_is_of_the_last_seconds() -> None:
     now_s = 1000.25
     rate = Rate(lambda: now_s)
     rate.add(300)
-    assert rate.per_s() == 300  # not of a moment
+    assert rate.per_s() == 300  # not the rate of an instant
     now_s += 3
     assert rate.per_s() == 100
     now_s += WINDOW_S - 3

@@ -1,4 +1,4 @@
-"""What the guide puts in place of OpenEmbedding's samples for Horovod and MirroredStrategy runs."""
+"""The guide's replacement for OpenEmbedding's samples for Horovod and MirroredStrategy runs."""
 
 from __future__ import annotations
 

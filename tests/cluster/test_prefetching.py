@@ -1,4 +1,4 @@
-"""Rows of the batches that come next are on their way, and the same, whatever the loop does."""
+"""Rows of the next batches are requested ahead, and are the same, whatever the loop does."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def batches(steps: int = STEPS) -> Iterator[Ids]:
 
 
 def train_step(var: es.EmbeddingVariable, ids: Ids) -> None:
-    """Looks up twice, as a model of two features does, and trains by what it got."""
+    """Looks up twice, like a model with two features, and trains by a function of the rows."""
     looked_up = [var.lookup(ids, train=True), var.lookup(ids[:, 0] + 1, train=True)]
     var.apply_gradients(
         np.r_[ids.ravel(), ids[:, 0] + 1],
@@ -74,7 +74,7 @@ def test_the_next_batch_has_been_read_before_it_is_looked_up(served: ServedVaria
     coming = es.prefetching(batches(), {there: of_step})
     train_step(there, next(coming))
     following = next(coming)
-    wanted = 2 * sum(ids.size for ids in of_step(following))  # of this batch and the one before
+    wanted = 2 * sum(ids.size for ids in of_step(following))  # of this batch and the previous one
     deadline = time.monotonic() + 20
     while looked_up(served) < wanted:
         assert time.monotonic() < deadline, "nothing was asked for"
@@ -151,7 +151,7 @@ def test_a_batch_without_ids_trains_nothing_and_costs_nothing(served: ServedVari
 
 
 def test_rows_are_the_same_where_another_thread_reads_ahead(served: ServedVariables) -> None:
-    """It asks in the middle of steps, and while gradients are applied."""
+    """That thread requests rows in the middle of steps, and while gradients are applied."""
     there, plain = served.of_worker(0), variable_here()
     ready: queue.Queue[Ids | None] = queue.Queue(maxsize=2)
 

@@ -1,4 +1,4 @@
-"""Everything below a process is found and ended, whose parent has ended and what is stopped too."""
+"""All processes below a process are found and ended, orphans and stopped ones too."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 
 from embstore.server.process_tree import Process, descendants, end
 
-# A shell that leaves two behind, one of them stopped and one that heeds no SIGTERM.
+# A shell that leaves two orphans, one of which is stopped and one of which ignores SIGTERM.
 PROGRAM = """
 import os, subprocess, sys, time
 from embstore.server import process_tree

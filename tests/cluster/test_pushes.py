@@ -1,4 +1,4 @@
-"""A batch of gradients for shards elsewhere is applied once, whatever happens on its way."""
+"""A batch of gradients for remote shards is applied once, whatever happens on its way."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def train(var: es.EmbeddingVariable, worker: int, pause: Callable[[], None] = la
 
 
 def trained_here(workers: int) -> es.EmbeddingVariable:
-    """The rows that the workers' gradients make."""
+    """Returns a local variable, trained by all workers' gradients."""
     var = variable_here()
     for step in range(STEPS):
         parts = [batch(worker, step) for worker in range(workers)]
@@ -110,7 +110,7 @@ def test_a_worker_that_never_comes_is_told_of_and_the_push_is_over() -> None:
         before = first.lookup([1, 2], train=True)
         with pytest.raises(WorkerLostError, match=r"worker 1 for 0.3 s.*last checkpoint"):
             first.apply_gradients([1, 2], one_row(2, 2))
-        with pytest.raises(WorkerLostError, match="worker 1"):  # it comes too late
+        with pytest.raises(WorkerLostError, match="worker 1"):  # comes too late
             second.apply_gradients([1, 2], one_row(2, 2))
         np.testing.assert_array_equal(first.lookup([1, 2], train=True), before)
 
@@ -137,7 +137,7 @@ def test_asynchronous_workers_wait_for_nobody() -> None:
         assert first.get_frequency([1, 2]).tolist() == [3, 4]
 
 
-@pytest.mark.timeout(60)  # a push that is held up waits for ever
+@pytest.mark.timeout(60)  # a blocked push would wait forever
 @pytest.mark.parametrize("dies", [0, 1])
 def test_a_worker_that_dies_in_the_middle_of_an_asynchronous_push_holds_nobody_up(
     tmp_path: Path, dies: int
@@ -146,13 +146,13 @@ def test_a_worker_that_dies_in_the_middle_of_an_asynchronous_push_holds_nobody_u
     with served(2, rules, 64 * 1024) as variable:
         workers = [variable.of_worker(worker) for worker in range(2)]
         dead, living = workers[dies], workers[1 - dies]
-        ids = np.arange(2000)  # near the capacity: a shard holds one push at a time
+        ids = np.arange(2000)  # near the capacity, where a shard holds one push at a time
         left = dead._updates(UniqueKeys(ids, 2), one_row(1, ids.size))
         assert [part.shard.server.prepare([part]).wait() for part in left] == [[None], [None]]
         living.apply_gradients(ids + 5000, one_row(1, ids.size))
-        es.save(tmp_path / "saved", [living], 1)  # which no push may be held over
+        es.save(tmp_path / "saved", [living], 1)  # waits until no push is prepared
         assert (living.get_frequency(ids) == 0).all()
-        # It wasn't dead, but slow: it is told.
+        # The worker was slow rather than dead: it gets an error.
         for part in left:
             (told,) = part.shard.server.commit([part], None).wait()
             with pytest.raises(WorkerLostError, match=rf"worker {dies} has neither committed nor"):
@@ -160,7 +160,7 @@ def test_a_worker_that_dies_in_the_middle_of_an_asynchronous_push_holds_nobody_u
 
 
 def test_what_one_worker_has_committed_another_ones_abort_does_not_undo() -> None:
-    """Every shard had prepared the push, so the first may have applied it."""
+    """Every shard had prepared the push, so the first worker may have applied it."""
     ids, grads = np.array([1, 2]), one_row(1, 2)
     with served(2, PushRules(workers=2)) as variable:
         workers = [variable.of_worker(worker) for worker in range(2)]
@@ -178,7 +178,7 @@ def test_what_one_worker_has_committed_another_ones_abort_does_not_undo() -> Non
         assert second.shard.server.commit([second], None).wait() == [None]
         for shard, rows in zip(variable.local, before, strict=True):
             assert (shard.lookup(ids, train=True) != rows).all()
-        with ThreadPoolExecutor(2) as threads:  # and both go on
+        with ThreadPoolExecutor(2) as threads:  # then both continue
             for done in [threads.submit(var.apply_gradients, ids, grads) for var in workers]:
                 done.result()
 
@@ -214,7 +214,7 @@ def test_a_push_that_was_applied_stays_so_when_the_next_is_refused() -> None:
         assert second.shard.server.commit([second], None).wait() == [None]
         (interrupted,) = workers[1]._updates(UniqueKeys(ids, 1), grads)
         interrupted.shard.server.abort([interrupted]).wait()
-        # The first worker got no answer.
+        # The first worker lost the answer.
         assert first.shard.server.prepare([first]).wait() == [None]
         assert first.shard.server.commit([first], None).wait() == [None]
         assert workers[0].get_frequency(ids).tolist() == [2, 2]
@@ -307,7 +307,7 @@ def test_a_server_without_descriptors_or_threads_for_a_moment_serves_on(
         (server,) = variable.servers
         listener = FailingListener(server._listener)
         monkeypatch.setattr(server, "_listener", listener)
-        variable.of_worker(0).lookup([1])  # by the accept that was under way
+        variable.of_worker(0).lookup([1])  # served by the accept that was under way
         variable.of_worker(0, silence_s=5.0).lookup([1])
         assert not listener.errors
         start = threading.Thread.start
@@ -328,13 +328,13 @@ def test_a_server_without_descriptors_or_threads_for_a_moment_serves_on(
 def test_a_peer_that_tells_the_token_byte_by_byte_is_let_go(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else many of them would take all threads, each for minutes."""
+    """Otherwise many such peers would occupy all threads, each for minutes."""
     monkeypatch.setattr("embstore.cluster.rows.row_server._GREETING_S", 0.5)
     with served(1, PushRules()) as variable:
         address = variable.servers[0].address
         with socket.create_connection((address.host, address.port), 20) as slow:
             slow.sendall(wire.MAGIC)
-            with contextlib.suppress(OSError):  # it may be closed before all are sent
+            with contextlib.suppress(OSError):  # the server may close it before all are sent
                 for byte in address.token:
                     time.sleep(0.05)
                     slow.sendall(bytes([byte]))
@@ -344,7 +344,7 @@ def test_a_peer_that_tells_the_token_byte_by_byte_is_let_go(
 
 
 class FailingListener:
-    """A listening socket of which some accepts fail."""
+    """A listening socket on which some accepts fail."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
@@ -366,7 +366,7 @@ def one_row(value: float, count: int = 1) -> NDArray[np.float32]:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_prefetching_changes_no_look_up(seed: int) -> None:
-    """In orders by chance, those that nobody would choose too."""
+    """Orders are random, and include orders that make no sense in a program."""
     random = np.random.default_rng(seed)
     with served(1 + seed % 2, PushRules(is_synchronous=seed % 3 != 2)) as variable:
         there = variable.of_worker(0)

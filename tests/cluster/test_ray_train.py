@@ -1,4 +1,4 @@
-"""Ray Train's workers share tables, and go on from the last checkpoint when it restarts them."""
+"""Ray Train's workers share tables, and continue from the last checkpoint after a restart."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sharded import assert_same
 import embstore as es
 
 torch = pytest.importorskip("torch")
-for needed in ("ray", "pandas", "pyarrow", "pydantic"):  # of what Ray Train is made
+for needed in ("ray", "pandas", "pyarrow", "pydantic"):  # modules that Ray Train needs
     pytest.importorskip(needed, reason="needs Ray Train: pip install 'embstore[train]'")
 
 import ray_train_training  # noqa: E402
@@ -25,7 +25,7 @@ def test_a_worker_that_is_killed_once_changes_no_row(tmp_path: Path) -> None:
     ray_train = importlib.import_module("ray.train")
     ray_train_torch = importlib.import_module("ray.train.torch")
     cloudpickle = importlib.import_module("ray.cloudpickle")
-    cloudpickle.register_pickle_by_value(ray_train_training)  # workers look in no folder of tests
+    cloudpickle.register_pickle_by_value(ray_train_training)  # workers can't import from tests
     with es.cluster.Job(workers=2, checkpoints=tmp_path / "checkpoints") as job:
         ray_train_torch.TorchTrainer(
             train,

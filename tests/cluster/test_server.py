@@ -1,4 +1,4 @@
-"""Servers as a newcomer starts them: workers find them, status tells of them, they end whole."""
+"""Servers started from the command line: workers find them, status lists them, they end whole."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.timeout(600)
 
 MIB = 1 << 20
 
-# Of /proc/net/tcp and tcp6.
+# As in /proc/net/tcp and tcp6.
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F"}
 
 WORKER = """
@@ -113,7 +113,7 @@ def test_rows_lie_in_each_servers_pmem_and_status_tells_of_them(
 
 
 def assert_tiers_are_the_nodes(tiers: list[list[object]], cache_mib: dict[str, int]) -> None:
-    """cache_mib: --cache_size by --pmem."""
+    """cache_mib: each server's --cache_size, by its --pmem."""
     row_bytes = 2 * 16
     found = set()
     for (_, cache_rows, in_cache), (path, _, in_pmem) in zip(tiers[::2], tiers[1::2], strict=True):
@@ -253,7 +253,7 @@ def test_status_finds_a_program_that_trains_without_a_cluster(folder: Path) -> N
         address = first_line(program).strip()
         asked = start([sys.executable, "-m", "embstore.server", "status"], folder)
         out, err = asked.communicate(timeout=200)
-        if asked.returncode != 0:  # another cluster runs on this computer, too
+        if asked.returncode != 0:  # another cluster runs on this computer too
             assert re.search(rf"Ray clusters have a node .* choose .*\b{re.escape(address)}\b", err)
             out = status_text(folder, address)
         assert re.search(r"alone +\W +0 of 1", out), out

@@ -1,4 +1,4 @@
-"""Flags that can't be served say which, and what to do, before anything is started."""
+"""Bad flags raise an error that names the flag and says what to do, before anything starts."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def test_a_port_in_use_is_named() -> None:
 def test_a_pmem_that_cant_be_written_to_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.access", lambda *_: False)  # root may write to anything
+    monkeypatch.setattr("os.access", lambda *_: False)  # because root may write anywhere
     with pytest.raises(SystemExit, match="--pmem: this user can't write to"):
         main(["--pmem", str(tmp_path)])
 
 
 @contextlib.contextmanager
 def answering(words: bytes | None) -> Iterator[str]:
-    """The address of one that says that to whoever connects, or nothing for as long as it lives."""
+    """Yields the address of a server that sends `words` to its first client; None: it is silent."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer() -> None:

@@ -1,4 +1,4 @@
-"""One server process holds shards of all tables of a program or a job, and may be killed."""
+"""One server process holds shards of all tables of a program or a job. Kills of it are handled."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("ray")]
 DIM = 4
 TABLES = 5
 STEPS = 12
-EVERY = 4  # steps a checkpoint
+EVERY = 4  # number of steps between checkpoints
 KILLED_AT = 6
 
 Tables = Sequence[es.EmbeddingVariable]
@@ -54,7 +54,7 @@ def processes(of: Tables) -> set[int]:
 
 
 def requests(ray: Any, of: Tables) -> list[dict[str, int]]:
-    """As each server has counted them."""
+    """Returns the request counts of each server."""
     actors: dict[int, Any] = {
         shard.process_id: shard.server.actor for table in of for shard in remote_shards(table)
     }
@@ -125,7 +125,7 @@ def test_a_killed_server_is_told_of_by_all_tables_none_of_which_changes() -> Non
                 use()
         for shard, rows in zip(living, before, strict=True):
             np.testing.assert_array_equal(shard.export().values, rows.values)
-        # Another table's shard goes to a server that lives, although nothing was closed yet.
+        # Another table's shard goes to a living server, although no table has been closed yet.
         with tables(1, shards=2) as (other,):
             assert dying not in processes([other])
             other.apply_gradients(ids[0], grads[0])
@@ -180,7 +180,7 @@ def train(worker: es.cluster.Worker, folder: Path) -> list[dict[str, NDArray[Any
 
 
 def kill_in_the_middle(worker: es.cluster.Worker, many: Tables, folder: Path) -> None:
-    """Both servers have worker 0's part of the step, and wait for worker 1's."""
+    """Kills a server when both have worker 0's part of the step and wait for worker 1's."""
     if worker.rank == 1:
         ray = pytest.importorskip("ray")
         while any(asked.get("PREPARE", 0) < 2 * KILLED_AT + 1 for asked in requests(ray, many)):
@@ -196,7 +196,7 @@ def batch(rank: int, step: int) -> list[NDArray[np.int64]]:
 
 
 def trained_here() -> list[dict[str, NDArray[Any]]]:
-    """What one process gets that takes both workers' parts."""
+    """Returns the rows that one process gets from both workers' parts."""
     with tables(TABLES) as many:
         for step in range(STEPS):
             of_workers = [batch(rank, step) for rank in range(2)]

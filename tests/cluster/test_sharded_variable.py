@@ -1,4 +1,4 @@
-"""A variable whose shards are actors is like one whose partitions are here, to the bit."""
+"""A variable with shards in actors is like one with local partitions, to the bit."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def test_what_is_trained_saved_and_restored_is_the_same(tmp_path: Path, shards: 
             np.testing.assert_array_equal(getattr(there, read)(ids), getattr(here, read)(ids))
         assert there.total_count() == here.total_count()
         assert there.learning_rate == 0.05
-        # Which of the look-ups' rows were in the first tier is a matter of when rows moved.
+        # The timing of movements decides which of the rows are in the first tier.
         looked_up = [var.stats()["hits"] + var.stats()["misses"] for var in (here, there)]
         assert looked_up[0] == looked_up[1]
         assert there.stats()["waiting_keys"] == here.stats()["waiting_keys"]
         assert there.damaged_keys().size == 0
-        for var, other in ((here, there), (there, here)):  # each restores what the other saved
+        for var, other in ((here, there), (there, here)):  # each restores the other's save
             train(var, seed=3)
             saved = tmp_path / f"saved-{id(other)}"
             es.restore(saved, [var], [tmp_path / f"increment-{id(other)}"])
@@ -93,7 +93,7 @@ def test_rows_that_are_exported_are_the_callers_own() -> None:
         ids = np.arange(5000)
         there.apply_gradients(ids, np.ones((ids.size, 64), np.float32))
         exported = there.export()
-        exported["values"][:] = 0  # Ray's own memory couldn't be written to
+        exported["values"][:] = 0  # Ray's own memory would be read-only
         assert there.lookup(ids).all()
         rows = np.empty((ids.size, 64), np.float32)
         assert there.lookup(ids, out=rows) is rows
@@ -104,7 +104,7 @@ def test_a_batch_that_one_shard_has_no_room_for_changes_no_other(tmp_path: Path)
     with twins(2, tmp_path, size=48 * 60) as (here, there):
         told = []
         keys, begins = _core.keys_by_partition(np.arange(400), 2)
-        ids = keys[: begins[1] + 1]  # those of the first shard, and one of the other
+        ids = keys[: begins[1] + 1]  # the first shard's keys, and one of the other's
         for var in (here, there):
             with pytest.raises(StoreFullError, match=r"var\.part0 of 2") as refused:
                 var.apply_gradients(ids, np.ones((ids.size, 3), np.float32))

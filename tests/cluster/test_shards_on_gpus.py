@@ -1,6 +1,6 @@
-"""Tests of shards whose rows lie in a GPU's memory: which node and GPU they get from Ray.
+"""Shards with rows in a GPU's memory: the nodes and GPUs that they get from Ray.
 
-The cluster's GPU is one that its node only says to have; the emulated one has the rows.
+The cluster's node only claims to have a GPU; the emulated GPU holds the rows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def make_table(device: str | None) -> es.EmbeddingVariable:
 
 @pytest.fixture
 def taken_gpu(ray: Any) -> Any:
-    """Somebody else has all of the node's GPU."""
+    """Reserves the node's whole GPU for another actor."""
 
     class Owner:
         def has_it(self) -> bool:
@@ -60,7 +60,7 @@ def test_shards_ask_ray_for_a_share_of_a_gpu(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.long
 def test_a_shard_that_has_its_share_opens_the_gpu_itself() -> None:
-    # There is no driver here: that is what the shard's own process says.
+    # There is no driver here, which the shard's own process reports.
     with pytest.raises(EmbStoreError, match="driver"):
         make_table("cuda")
 

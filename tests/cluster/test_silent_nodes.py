@@ -1,4 +1,4 @@
-"""Before shards are placed, every node that Ray takes for living has to answer."""
+"""Before shards are placed, every node that Ray considers alive has to answer."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ LOOPBACK = "127.0.0.1"
 
 @pytest.fixture
 def silent_port() -> Iterator[int]:
-    """Of what takes connections and says nothing, as a node does whose cable was pulled."""
+    """The port of a server that accepts connections and sends nothing, like an unplugged node."""
     with socket.create_server((LOOPBACK, 0)) as server:
         yield server.getsockname()[1]
 
 
 class Ray:
-    """Notices after so many questions that the node is dead."""
+    """Stands in for Ray, which notices after `noticed_after` questions that the node is dead."""
 
     def __init__(self, port: int, noticed_after: int) -> None:
         self._port = port

@@ -1,4 +1,4 @@
-"""PyTorch modules whose rows lie in other processes."""
+"""PyTorch modules with rows in other processes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("ray")]
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is asked of shards by way of Ray, which takes a millisecond each time; rows go by
-    connections of their own.
+    """The methods of shards that are called through Ray, which takes a millisecond each; rows use
+    other connections.
     """
     methods: list[str] = []
     call = ServerHandle.call

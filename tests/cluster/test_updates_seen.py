@@ -1,4 +1,4 @@
-"""The hunt of asynchronous jobs finds an engine that loses an update, or applies one twice."""
+"""The check of hunted asynchronous jobs finds updates that are lost or applied twice."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from updates_seen import (
 
 import embstore as es
 
-BEGUN = 12  # the step of the checkpoint that the last start goes on from
+BEGUN = 12  # step of the checkpoint that the last start continues from
 BOTH = (0, 1)  # shards
 
 Tables = Sequence[es.EmbeddingVariable]
@@ -50,15 +50,15 @@ def update(tables: Tables, rank: int, step: int, shards: Sequence[int] = BOTH) -
 
 
 def begin(tables: Tables, folder: Path, ahead: int) -> None:
-    """A start without a checkpoint, whose worker 1 was ahead when worker 0 made the one that the
-    next start begins with.
+    """Writes a first start without a checkpoint, and the checkpoint that the next start continues
+    from; worker 1 was `ahead` steps ahead when worker 0 made it.
     """
     write_rows(folder / "first", tables, 0, "")
     for rank, until in enumerate((BEGUN, BEGUN + ahead)):
         for step in range(until):
             update(tables, rank, step)
     if ahead:
-        update(tables, 1, BEGUN + ahead, [0])  # which another shard hadn't seen yet
+        update(tables, 1, BEGUN + ahead, [0])  # and the other shard hasn't
     write_rows(folder / "second", tables, BEGUN, "first")
 
 

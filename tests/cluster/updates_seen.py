@@ -1,7 +1,7 @@
-"""Rows that tell which updates they have seen, and how often.
+"""Rows that show which updates they have seen, and how often.
 
-Every update of a worker adds 1 to the rows of keys that no other update has, and to those of some
-that all have.
+Every update of a worker adds 1 to the rows of some keys that only it has, and of some keys that all
+updates have.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ __all__ = [
 WORKERS = 2
 TABLES = 2
 STEPS = 60
-KEYS = 8  # of an update alone
-ALL_HAVE = -1 - np.arange(4)  # keys
+KEYS = 8  # keys that only one update has
+ALL_HAVE = -1 - np.arange(4)  # keys that all updates have
 
 
 def ids_of_update(rank: int, step: int) -> NDArray[np.int64]:
@@ -45,7 +45,9 @@ def keys(rank: int, step: int) -> NDArray[np.int64]:
 
 
 def write_rows(path: Path, tables: Sequence[es.EmbeddingVariable], step: int, before: str) -> None:
-    """PATH.npz, whole: how often each table's keys were trained, and what they began with."""
+    """Writes PATH.npz, as a whole: how often each table's keys were trained, and `before`, the name
+    of the rows that the start went on from.
+    """
     columns: dict[str, Any] = {"step": step, "before": before}
     for number, table in enumerate(tables):
         columns |= {f"{number} {name}": column for name, column in table.export().items()}
@@ -56,8 +58,8 @@ def write_rows(path: Path, tables: Sequence[es.EmbeddingVariable], step: int, be
 
 @dataclasses.dataclass(frozen=True)
 class _Seen:
-    """Which updates rows have seen. of_update: how often, by table, worker, step and key. of_all:
-    by table and key that all have.
+    """The updates that rows have seen. of_update: how often, by table, worker, step and key.
+    of_all: by table and by key that all updates have.
     """
 
     step: int
@@ -88,12 +90,13 @@ def _seen(path: Path) -> _Seen:
 
 
 def assert_updates_were_applied_once(folder: Path, meets: bool) -> None:
-    """Of the rows in the end and of those that each start began with, each in comparison with what
-    it went on from:
+    """Checks the rows at the end and those that each start began with, each against the rows that
+    it continued from:
 
-    - Worker 0's updates, up to the step of the checkpoint, were applied once each and no other.
-    - Of another worker's, each shard has those up to some step, once each and no other. In the end,
-      and where the workers meet, that is the step of worker 0.
+    - Worker 0's updates up to the checkpoint's step were applied once each, and no others.
+    - Another worker's updates were applied in each shard up to some step, once each, and no others.
+      At
+      the end, and if the workers meet, that is worker 0's step.
     """
     after = _seen(folder / "result")
     is_end = True
@@ -107,15 +110,15 @@ def assert_updates_were_applied_once(folder: Path, meets: bool) -> None:
 
 
 def _assert_went_on(before: _Seen, after: _Seen, is_exact: bool) -> None:
-    """is_exact: all workers have come to the step of `after`; else worker 0 alone has."""
+    """is_exact: all workers have reached the step of `after`; otherwise only worker 0 has."""
     news = after.of_update - before.of_update
     news_of_all = after.of_all - before.of_all
     for table, (shard, keys_of) in itertools.product(range(TABLES), enumerate(keys_of_shards())):
-        least, most = 0, 0  # updates that the shard has seen
+        least, most = 0, 0  # number of updates that the shard has seen
         for rank in range(WORKERS):
             where = f"table {table}, shard {shard}, worker {rank}, from step {before.step}"
             here = np.isin([keys(rank, step) for step in range(STEPS)], keys_of)
-            # Of each step, how often the keys that are here were trained; some steps have none.
+            # For each step, how often the keys of this shard were trained; some steps have none.
             seen = [
                 set(times[is_here].tolist())
                 for times, is_here in zip(news[table, rank], here, strict=True)
