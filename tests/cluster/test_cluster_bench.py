@@ -12,7 +12,7 @@ import pytest
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_it_measures_each_server_at_both_operations(tmp_path: Path) -> None:
+def test_the_suite_measures_each_server_at_both_operations(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="needs Ray: pip install 'embstore[cluster]'")
     figures = tmp_path / "figures.json"
     subprocess.run(

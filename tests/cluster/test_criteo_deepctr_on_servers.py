@@ -62,7 +62,7 @@ def together(ray: Any, file_rows: FileEpochs) -> Result:
 
 
 @pytest.mark.long
-def test_two_workers_train_as_one_of_batches_twice_as_large(
+def test_two_workers_train_like_one_with_batches_twice_as_large(
     together: Result, file_rows: FileEpochs
 ) -> None:
     """Except for rounding: a mean of two means isn't summed like the mean of all."""
@@ -76,7 +76,7 @@ def test_two_workers_train_as_one_of_batches_twice_as_large(
 
 
 @pytest.mark.long
-def test_workers_go_on_from_their_checkpoint(
+def test_workers_continue_from_their_checkpoint(
     together: Result, file_rows: FileEpochs, tmp_path: Path
 ) -> None:
     """They get the bits of workers that weren't stopped, whatever the timing and the shards."""
@@ -90,7 +90,9 @@ def test_workers_go_on_from_their_checkpoint(
 
 
 @pytest.mark.long
-def test_a_checkpoint_of_one_server_is_gone_on_from_on_two(ray: Any, tmp_path: Path) -> None:
+def test_training_continues_on_two_servers_from_a_checkpoint_of_one(
+    ray: Any, tmp_path: Path
+) -> None:
     assert ray.is_initialized()
     losses(1, checkpoint=tmp_path / "kept")
     rest = losses(2, epochs=2, load=tmp_path / "kept")

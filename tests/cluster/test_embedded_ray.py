@@ -111,7 +111,7 @@ def kept_here(folder: Path) -> es.EmbeddingVariable:
     )
 
 
-def test_without_ray_it_says_what_to_install() -> None:
+def test_without_ray_the_error_says_what_to_install() -> None:
     program = """
 import sys
 sys.modules["ray"] = None
@@ -187,7 +187,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.long
-def test_what_workers_print_is_printed_by_the_program() -> None:
+def test_the_program_prints_the_output_of_its_workers() -> None:
     pytest.importorskip("ray", reason="needs Ray: pip install 'embstore[cluster]'")
     told = subprocess.run(
         [sys.executable, "-c", PRINTING],
@@ -221,7 +221,7 @@ assert not ray.is_initialized()
 
 
 @pytest.mark.long
-def test_what_is_closed_after_ray_was_shut_down_starts_no_other_ray() -> None:
+def test_closing_a_table_after_ray_was_shut_down_starts_no_ray() -> None:
     pytest.importorskip("ray", reason="needs Ray: pip install 'embstore[cluster]'")
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     done = subprocess.run(

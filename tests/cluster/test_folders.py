@@ -14,7 +14,7 @@ FOLDERS = ["ray", "rows", "server", "job"]  # each may use the folders before it
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_a_folder_uses_only_those_before_it(folder: str) -> None:
+def test_a_folder_uses_only_folders_before_it(folder: str) -> None:
     allowed = {folder, *FOLDERS[: FOLDERS.index(folder)]}
     sources = list((PACKAGE / "cluster" / folder).rglob("*.py"))
     assert sources
@@ -24,7 +24,7 @@ def test_a_folder_uses_only_those_before_it(folder: str) -> None:
         assert used <= allowed, f"{source.name} of {folder} uses {sorted(used - allowed)}"
 
 
-def test_what_ray_does_not_document_is_used_in_one_file_alone() -> None:
+def test_undocumented_parts_of_ray_are_used_in_one_file_only() -> None:
     inside = re.compile(r"ray\._(private|raylet)")
     using = [
         path.relative_to(PACKAGE)

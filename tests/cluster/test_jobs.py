@@ -51,7 +51,7 @@ def test_rows_are_those_of_one_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_job_goes_on_by_itself_when_shards_and_workers_are_killed(tmp_path: Path) -> None:
+def test_a_job_continues_when_shards_and_workers_are_killed(tmp_path: Path) -> None:
     with killing(tmp_path, ("shard", "worker"), seed=1) as killed:
         rows, _ = es.cluster.run(
             train, tmp_path, 2, 0.05, workers=2, checkpoints=tmp_path / "checkpoints"
@@ -61,7 +61,7 @@ def test_a_job_goes_on_by_itself_when_shards_and_workers_are_killed(tmp_path: Pa
 
 
 @pytest.mark.long
-def test_a_job_goes_on_when_the_process_that_keeps_it_is_killed(tmp_path: Path) -> None:
+def test_a_job_continues_when_its_actor_is_killed(tmp_path: Path) -> None:
     checkpoints = tmp_path / "checkpoints"
     rows, _ = es.cluster.run(
         train_and_kill_once, tmp_path, "keeper", workers=2, checkpoints=checkpoints
@@ -71,7 +71,7 @@ def test_a_job_goes_on_when_the_process_that_keeps_it_is_killed(tmp_path: Path) 
 
 
 @pytest.mark.long
-def test_a_worker_that_is_stopped_when_nobody_waits_for_it_is_noticed(tmp_path: Path) -> None:
+def test_a_stopped_worker_is_noticed_although_no_worker_waits_for_it(tmp_path: Path) -> None:
     checkpoints = tmp_path / "checkpoints"
     (rows,) = es.cluster.run(
         train_and_kill_once, tmp_path, "itself", checkpoints=checkpoints, patience_s=3.0
@@ -81,7 +81,7 @@ def test_a_worker_that_is_stopped_when_nobody_waits_for_it_is_noticed(tmp_path: 
 
 
 @pytest.mark.long
-def test_a_keeper_that_starts_for_longer_than_its_patience_is_not_taken_for_silent(
+def test_a_job_actor_that_takes_longer_than_patience_s_to_start_is_not_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class StartsSlowly(JobActor):
@@ -95,7 +95,7 @@ def test_a_keeper_that_starts_for_longer_than_its_patience_is_not_taken_for_sile
 
 
 @pytest.mark.long
-def test_a_keeper_that_is_stopped_is_noticed(tmp_path: Path) -> None:
+def test_a_stopped_job_actor_is_noticed(tmp_path: Path) -> None:
     checkpoints = tmp_path / "checkpoints"
     (rows,) = es.cluster.run(
         train_and_kill_once,
@@ -122,7 +122,7 @@ def train_and_kill_once(
 
 
 @pytest.mark.long
-def test_a_shard_waits_for_files_that_one_which_was_ended_still_holds(tmp_path: Path) -> None:
+def test_a_shard_waits_for_files_that_an_ended_shard_still_holds(tmp_path: Path) -> None:
     def stored(**where: Any) -> es.EmbeddingVariable:
         option = es.StorageOption(es.StorageType.DRAM_SSDHASH, [None, tmp_path], [16 * 48, 1 << 20])
         return variable(storage_option=option, **where)
@@ -135,7 +135,7 @@ def test_a_shard_waits_for_files_that_one_which_was_ended_still_holds(tmp_path: 
 
 
 @pytest.mark.long
-def test_a_shard_that_is_stopped_is_told_of_where_it_is_closed() -> None:
+def test_closing_a_stopped_shard_raises_an_error() -> None:
     with es.cluster.Job(workers=1, silence_s=1.0) as job, joined(job):
         items = variable(shards=1)
         (shard,) = remote_shards(items)
@@ -144,7 +144,7 @@ def test_a_shard_that_is_stopped_is_told_of_where_it_is_closed() -> None:
             items.close()
 
 
-def test_a_job_whose_shards_would_begin_by_rows_of_an_earlier_one_is_refused(
+def test_a_job_whose_shards_would_start_with_kept_rows_is_refused(
     tmp_path: Path,
 ) -> None:
     files = es.StorageOption(
@@ -160,7 +160,7 @@ def test_a_job_whose_shards_would_begin_by_rows_of_an_earlier_one_is_refused(
 
 
 @pytest.mark.long
-def test_a_job_whose_place_another_has_taken_names_no_checkpoint(tmp_path: Path) -> None:
+def test_a_job_that_another_one_replaced_publishes_no_checkpoint(tmp_path: Path) -> None:
     refused = pytest.raises(CheckpointError, match="another job has begun to keep")
     with (
         es.cluster.Job(workers=1, checkpoints=tmp_path) as job,
@@ -204,7 +204,7 @@ def miss_a_device(_: es.cluster.Worker, folder: Path, dies_at: int) -> str:
 
 
 @pytest.mark.long
-def test_a_job_persists_what_lies_in_durable_pools(tmp_path: Path) -> None:
+def test_a_job_persists_tables_in_durable_pools(tmp_path: Path) -> None:
     checkpoints = tmp_path / "checkpoints"
     storage = durable(tmp_path / "pools")
     with killing(tmp_path, ("worker", "shard", "shard"), seed=2) as killed:
@@ -224,7 +224,7 @@ def test_a_job_persists_what_lies_in_durable_pools(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_persisted_checkpoint_that_never_got_its_name_is_given_up(tmp_path: Path) -> None:
+def test_a_persisted_checkpoint_that_was_never_published_is_given_up(tmp_path: Path) -> None:
     checkpoints = tmp_path / "checkpoints"
     storage = durable(tmp_path / "pools")
     for unnamed in (EVERY, EVERY * 3):
@@ -240,7 +240,7 @@ def test_a_persisted_checkpoint_that_never_got_its_name_is_given_up(tmp_path: Pa
 
 
 @pytest.mark.long
-def test_a_job_goes_on_where_another_process_left_it_on_another_number_of_shards(
+def test_a_job_continues_from_another_processs_checkpoint_on_other_shards(
     tmp_path: Path,
 ) -> None:
     checkpoints = tmp_path / "checkpoints"
@@ -250,7 +250,7 @@ def test_a_job_goes_on_where_another_process_left_it_on_another_number_of_shards
 
 
 @pytest.mark.long
-def test_what_workers_tell_is_handed_on() -> None:
+def test_news_of_workers_reaches_the_program() -> None:
     heard: list[tuple[int, int]] = []
     es.cluster.run(tell, workers=2, told=lambda rank, step: heard.append((rank, step)))
     for rank in range(2):
@@ -267,7 +267,7 @@ def tell(worker: es.cluster.Worker) -> None:
 
 
 @pytest.mark.long
-def test_a_worker_that_fails_by_itself_is_no_failure_of_the_cluster(tmp_path: Path) -> None:
+def test_an_error_of_a_workers_function_is_raised_without_a_retry(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError) as raised:
         es.cluster.run(fail, tmp_path, workers=2)
     assert "in fail" in str(raised.value.__cause__), "the worker's traceback"
@@ -303,7 +303,7 @@ def raise_two_arguments() -> None:
         (lambda: sys.exit(3), "worker 0: SystemExit: 3"),
     ],
 )
-def test_how_a_function_ends_is_told_once_whatever_it_ends_by(
+def test_every_kind_of_end_of_a_function_is_reported_once(
     tmp_path: Path, failure: Callable[[], None], message: str
 ) -> None:
     def function(_worker: es.cluster.Worker) -> None:
@@ -324,7 +324,7 @@ def test_how_a_function_ends_is_told_once_whatever_it_ends_by(
         (lambda worker: worker.meet(Lock()), "brought can't be sent .*; give"),
     ],
 )
-def test_what_cant_be_sent_is_named(
+def test_a_value_that_cannot_be_sent_is_named(
     function: Callable[[es.cluster.Worker], Any], message: str
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
@@ -337,12 +337,12 @@ def test_a_function_that_is_a_generator_is_refused() -> None:
 
 
 @pytest.mark.long
-def test_a_worker_that_fails_since_another_died_is_no_failure_of_its_own(tmp_path: Path) -> None:
+def test_a_worker_that_fails_because_another_died_is_retried(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "connection")
-    assert es.cluster.run(fail_where_another_dies, tmp_path, workers=2) == [1, 1]
+    assert es.cluster.run(fail_because_another_dies, tmp_path, workers=2) == [1, 1]
 
 
-def fail_where_another_dies(worker: es.cluster.Worker, folder: Path) -> int:
+def fail_because_another_dies(worker: es.cluster.Worker, folder: Path) -> int:
     worker.meet()
     if worker.generation == 0:
         with (folder / "connection").open("r" if worker.rank == 0 else "w") as connection:
@@ -355,7 +355,7 @@ def fail_where_another_dies(worker: es.cluster.Worker, folder: Path) -> int:
 
 
 @pytest.mark.long
-def test_a_job_that_dies_again_and_again_says_so(tmp_path: Path) -> None:
+def test_a_job_that_keeps_dying_raises_the_last_error(tmp_path: Path) -> None:
     with pytest.raises(WorkerLostError, match="worker 0 died"):
         es.cluster.run(die, tmp_path, most_failures=2)
     assert len(list(tmp_path.iterdir())) == 3
@@ -367,7 +367,7 @@ def die(_: es.cluster.Worker, folder: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_damaged_checkpoint_is_told_of(tmp_path: Path) -> None:
+def test_restoring_a_damaged_checkpoint_raises_an_error(tmp_path: Path) -> None:
     dense = tmp_path / f"step-{1:012d}" / "state" / "dense.npy"
     with (
         es.cluster.Job(workers=1, checkpoints=tmp_path) as job,
@@ -385,7 +385,7 @@ def test_a_damaged_checkpoint_is_told_of(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_checkpoint_that_fails_leaves_the_one_before(tmp_path: Path) -> None:
+def test_a_checkpoint_that_fails_keeps_the_previous_one(tmp_path: Path) -> None:
     checkpoints = tmp_path / "checkpoints"
     with pytest.raises(CheckpointError, match="has a checkpoint of step 1, and this one would be"):
         es.cluster.run(fail_in_a_checkpoint, checkpoints=checkpoints)
@@ -403,7 +403,7 @@ def fail_in_a_checkpoint(worker: es.cluster.Worker) -> None:
 
 
 @pytest.mark.long
-def test_a_variable_that_workers_do_not_share_is_in_no_checkpoint_of_theirs(
+def test_a_variable_that_workers_do_not_share_is_refused_in_checkpoints(
     tmp_path: Path,
 ) -> None:
     """Only worker 0's rows would be saved and restored."""
@@ -428,7 +428,7 @@ def test_a_variable_that_workers_do_not_share_is_in_no_checkpoint_of_theirs(
 
 
 @pytest.mark.long
-def test_workers_that_are_at_different_checkpoints_are_told(tmp_path: Path) -> None:
+def test_workers_at_different_checkpoints_raise_an_error(tmp_path: Path) -> None:
     with (
         es.cluster.Job(workers=2, checkpoints=tmp_path / "saved", patience_s=20) as job,
         joined(job) as first,
@@ -471,7 +471,7 @@ def update_a_different_number_of_times(worker: es.cluster.Worker, starts: Path) 
 
 @pytest.mark.long
 @pytest.mark.timeout(200)  # less than patience_s
-def test_a_worker_that_returns_before_the_others_is_told_at_once_and_not_tried_again(
+def test_a_worker_that_returns_early_ends_the_job_at_once_without_a_retry(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(InvalidArgumentError, match="worker 0 waited for worker 1, which had retur"):
@@ -481,7 +481,7 @@ def test_a_worker_that_returns_before_the_others_is_told_at_once_and_not_tried_a
 
 @pytest.mark.long
 @pytest.mark.timeout(200)  # less than patience_s
-def test_who_meets_or_makes_what_one_that_has_returned_does_not_is_told_at_once() -> None:
+def test_waiting_for_a_worker_that_has_returned_fails_at_once() -> None:
     no_meeting = pytest.raises(WorkerLostError, match="worker 1 has returned, and comes to no meet")
     with (
         es.cluster.Job(workers=2) as job,
@@ -514,7 +514,7 @@ def test_a_function_that_cannot_be_sent_to_workers_is_named() -> None:
         es.cluster.run(holds_a_lock)
 
 
-def test_workers_that_no_node_has_cpus_for_are_told_of_at_once() -> None:
+def test_too_few_cpus_for_the_workers_cause_a_warning_at_once() -> None:
     room = (
         r"^cpus_per_worker: 2 workers with 4096 CPUs each have no room .* ask for fewer, or start"
     )
@@ -534,7 +534,7 @@ def test_workers_that_no_node_has_cpus_for_are_told_of_at_once() -> None:
         ([len], {"cpus_per_worker": "1"}, "cpus_per_worker must be a number, got '1'"),
     ],
 )
-def test_what_workers_could_not_be_started_by_is_named(
+def test_bad_arguments_of_run_are_named(
     arguments: list[Any], options: dict[str, Any], complaint: str
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=complaint):
@@ -542,7 +542,7 @@ def test_what_workers_could_not_be_started_by_is_named(
 
 
 @pytest.mark.long
-def test_a_checkpoint_may_take_longer_than_a_worker_is_waited_for(tmp_path: Path) -> None:
+def test_a_checkpoint_may_take_longer_than_patience_s(tmp_path: Path) -> None:
     done = es.cluster.run(  # patience_s must also suffice for a start on a busy computer
         keep_for_long, 20.0, workers=2, checkpoints=tmp_path, patience_s=15.0, most_failures=0
     )
@@ -576,7 +576,7 @@ def keep_for_long(worker: es.cluster.Worker, seconds: float) -> int:
         ("silence_s", 1e10, "silence_s must be at most 1e\\+06"),
     ],
 )
-def test_a_job_refuses_what_it_could_not_keep_to(option: str, value: Any, complaint: str) -> None:
+def test_bad_arguments_of_a_job_are_named(option: str, value: Any, complaint: str) -> None:
     with pytest.raises(InvalidArgumentError, match=complaint):
         es.cluster.Job(**{"workers": 2, option: value})
 
@@ -589,7 +589,7 @@ def test_a_rank_that_is_no_integer_is_refused(rank: Any) -> None:
 
 
 @pytest.mark.long
-def test_who_joins_again_begins_anew_and_who_was_there_is_refused() -> None:
+def test_a_worker_that_joins_again_restarts_the_job_and_the_earlier_one_is_refused() -> None:
     with es.cluster.Job(workers=2, patience_s=20) as job:
         with pytest.raises(InvalidArgumentError, match="rank must be from 0 to 1, got 2"):
             es.cluster.join(job.ticket, 2)
@@ -617,7 +617,7 @@ def test_who_joins_again_begins_anew_and_who_was_there_is_refused() -> None:
 
 
 @pytest.mark.long
-def test_a_variable_that_is_made_anew_waits_for_workers_that_have_not_made_it_yet(
+def test_a_variable_that_is_made_again_waits_for_workers_that_have_not_made_it_yet(
     tmp_path: Path,
 ) -> None:
     assert es.cluster.run(make_twice, tmp_path, workers=2) == [1, 1]
@@ -641,7 +641,7 @@ def make_twice(worker: es.cluster.Worker, folder: Path) -> int:
 
 
 @pytest.mark.long
-def test_a_worker_that_others_never_follow_is_told_whom_it_waits_for() -> None:
+def test_a_worker_that_makes_a_variable_more_often_is_told_whom_it_waits_for() -> None:
     with es.cluster.Job(workers=2, patience_s=1.0) as job, joined(job):
         variable(shards=1).close()
         with pytest.raises(WorkerLostError, match="worker 1 hasn't made and closed it for 1 s"):
@@ -649,14 +649,14 @@ def test_a_worker_that_others_never_follow_is_told_whom_it_waits_for() -> None:
 
 
 @pytest.mark.long
-def test_a_worker_that_gives_other_shards_than_another_is_refused() -> None:
+def test_a_worker_that_gives_another_number_of_shards_is_refused() -> None:
     refused = pytest.raises(InvalidArgumentError, match=r"another worker, with other shards; give")
     with es.cluster.Job(workers=1) as job, joined(job), variable(shards=2), refused:
         variable(shards=3)
 
 
 @pytest.mark.long
-def test_a_worker_that_makes_a_variable_otherwise_is_told_in_what() -> None:
+def test_a_worker_that_makes_a_variable_differently_is_told_the_differences() -> None:
     def items(dim: int = 3, seed: int = 7, filter_freq: int = 2) -> es.EmbeddingVariable:
         option = es.EmbeddingVariableOption(filter_option=es.CounterFilter(filter_freq))
         drawn = es.initializers.RandomUniform(seed=seed)
@@ -690,7 +690,7 @@ def test_an_asynchronous_variable_stays_open_for_workers_that_have_not_made_it_y
 
 
 @pytest.mark.long
-def test_a_worker_that_makes_what_it_has_open_is_told_to_close_it_first() -> None:
+def test_a_worker_that_makes_an_open_variable_again_is_told_to_close_it_first() -> None:
     with es.cluster.Job(workers=1) as job, joined(job):
         with variable(shards=2) as items:
             items.apply_gradients([7], np.ones((1, items.dim), np.float32))
@@ -719,7 +719,7 @@ def test_a_variable_whose_link_was_lost_is_closed_and_its_next_updates_count() -
 
 
 @pytest.mark.long
-def test_workers_agree_on_the_devices_that_tiers_are_to_take_as_long_as() -> None:
+def test_workers_must_pace_tiers_by_the_same_devices() -> None:
     def paced(latency_ns: float) -> es.EmbeddingVariable:
         device = ExampleDevice("slow-memory", lambda *_: latency_ns)
         option = es.EmbeddingVariableOption(

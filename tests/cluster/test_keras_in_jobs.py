@@ -43,7 +43,7 @@ def test_a_model_ends_as_in_one_process_though_a_worker_is_killed(tmp_path: Path
 
 
 @pytest.mark.long
-def test_what_only_one_worker_does_is_told_to_all(tmp_path: Path) -> None:
+def test_an_error_of_one_worker_is_raised_in_all_workers(tmp_path: Path) -> None:
     program = Path(__file__).with_name("averaging_replica.py")
     replicas = [
         subprocess.Popen(

@@ -79,7 +79,9 @@ def close(*models: Any) -> None:
             variable.close()
 
 
-def test_a_model_trains_saves_and_loads_as_one_whose_table_is_here(tmp_path: Path) -> None:
+def test_a_model_on_shards_trains_saves_and_loads_like_one_with_a_local_table(
+    tmp_path: Path,
+) -> None:
     here, there = twins()
     assert train(there) == train(here)
     assert len(remote_shards(table_of(there))) == SHARDS
@@ -94,7 +96,7 @@ def test_a_model_trains_saves_and_loads_as_one_whose_table_is_here(tmp_path: Pat
 
 
 @pytest.mark.long
-def test_weights_go_from_tables_there_to_tables_here_and_back(tmp_path: Path) -> None:
+def test_weights_go_from_sharded_to_local_tables_and_back(tmp_path: Path) -> None:
     here, there = twins()
     train(there)
     there.save_weights(tmp_path / "there.weights.h5")
@@ -108,7 +110,7 @@ def test_weights_go_from_tables_there_to_tables_here_and_back(tmp_path: Path) ->
 
 
 @pytest.mark.long
-def test_tables_of_a_distributed_embedding_and_of_a_converted_model_can_be_there() -> None:
+def test_tables_of_a_distributed_embedding_and_of_a_converted_model_can_have_shards() -> None:
     table = es.keras.TableConfig("items", KEYS, DIM, optimizer="adagrad", shards=SHARDS)
     config = es.keras.FeatureConfig("clicked", table)
     layer = es.keras.DistributedEmbedding(config)
@@ -152,7 +154,7 @@ def served(ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.long
-def test_a_model_goes_on_from_a_checkpoint_of_its_servers(served: Any, tmp_path: Path) -> None:
+def test_a_model_continues_from_a_checkpoint_of_its_servers(served: Any, tmp_path: Path) -> None:
     def served_model() -> Any:
         layer = keras.layers.Embedding(KEYS, DIM, name="table")
         return compiled(served.distributed_model(model_over(layer), num_shards=SHARDS))
@@ -174,7 +176,7 @@ def test_a_model_goes_on_from_a_checkpoint_of_its_servers(served: Any, tmp_path:
 
 @pytest.mark.long
 @pytest.mark.parametrize("in_pools", [False, True], ids=["in DRAM", "in pools"])
-def test_a_relative_path_is_from_where_the_program_works(
+def test_a_relative_path_is_relative_to_the_programs_folder(
     served: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_pools: bool
 ) -> None:
     """It isn't relative to the servers' folder."""
@@ -209,7 +211,7 @@ def test_without_a_number_each_server_has_one_shard(served: Any) -> None:
     assert served.Embedding(-1, DIM).shards == 1
 
 
-def test_another_cluster_than_that_of_the_program_is_refused(
+def test_a_cluster_other_than_the_programs_is_refused(
     served: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(served.flags, "master_endpoint", "127.0.0.1:1")

@@ -291,7 +291,7 @@ def test_an_epoch_that_ends_early_leaves_nothing_behind() -> None:
     model.fit(Batches(samples()), verbose=0)
 
 
-def test_a_frozen_table_is_not_asked() -> None:
+def test_a_frozen_table_is_not_prefetched() -> None:
     model = compiled(of_one_table, shards=2)
     model.get_layer("table").trainable = False
     model.compile("sgd", "mse")
@@ -358,7 +358,7 @@ def test_data_that_fit_does_not_take_is_refused() -> None:
             es.keras.prefetching(dataset, model)
 
 
-def test_openembedding_has_it_under_the_same_name() -> None:
+def test_openembeddings_pulling_prefetches() -> None:
     import embstore.openembedding as embed
 
     model = compiled(of_one_table, shards=2)

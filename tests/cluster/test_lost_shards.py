@@ -25,7 +25,7 @@ TELLS_WHAT_TO_DO = r"var.part1 of 2 on node 127.0.0.1 can't be reached .* restor
 
 
 @pytest.mark.long
-def test_a_killed_shard_is_told_of_by_every_method_and_changes_no_other_and_its_save_comes_back(
+def test_every_method_reports_a_killed_shard_and_its_save_can_be_restored(
     tmp_path: Path,
 ) -> None:
     with twins(2) as (here, there):
@@ -58,7 +58,7 @@ def test_a_killed_shard_is_told_of_by_every_method_and_changes_no_other_and_its_
 
 
 @pytest.mark.long
-def test_a_shard_that_dies_during_a_restore_is_told_of_as_lost_so_that_a_job_begins_again(
+def test_a_shard_that_dies_during_a_restore_is_reported_as_lost_so_that_a_job_restarts(
     tmp_path: Path,
 ) -> None:
     saves, pools = tmp_path / "saves", tmp_path / "pools"
@@ -95,14 +95,14 @@ def after_death_of(shard: RemoteShard, call: Callable[..., None]) -> Callable[..
     return die_and_call
 
 
-def test_a_shard_that_died_before_the_first_word_after_it_is_told_of() -> None:
+def test_a_shard_that_died_unnoticed_is_reported_by_the_next_call() -> None:
     with twins(2) as (_, there):
         os.kill(remote_shards(there)[1].process_id, signal.SIGKILL)
         with pytest.raises(ShardLostError, match=TELLS_WHAT_TO_DO):
             there.close()
 
 
-def test_a_stopped_shard_is_told_of_rather_than_waited_for() -> None:
+def test_a_stopped_shard_is_reported_instead_of_waited_for() -> None:
     with twins(2) as (_, there):
         train(there, seed=1)
         stopped = remote_shards(there)[1]
@@ -121,7 +121,7 @@ def test_a_stopped_shard_is_told_of_rather_than_waited_for() -> None:
             os.kill(stopped.process_id, signal.SIGKILL)
 
 
-def test_nobody_is_served_without_the_token() -> None:
+def test_a_client_without_the_token_is_not_served() -> None:
     import socket
 
     from embstore.cluster.rows import wire
@@ -137,7 +137,7 @@ def test_nobody_is_served_without_the_token() -> None:
         train(there, seed=1)
 
 
-def test_an_error_that_isnt_embstores_own_is_named() -> None:
+def test_an_error_that_is_not_from_embstore_is_named() -> None:
     from embstore.cluster.rows import wire
 
     packed = wire.pack_refusals([None, MemoryError("no room")])

@@ -366,7 +366,7 @@ def test_arguments_that_do_not_fit_are_found_before_anything_is_sent() -> None:
         assert [table.total_count()[0] for table in tables] == [0, 0]
 
 
-def test_rows_that_are_read_ahead_wait_for_no_table_that_is_not_trained() -> None:
+def test_rows_that_are_read_ahead_do_not_wait_for_untrained_tables() -> None:
     with served(2, PushRules(patience_s=5)) as there:
         trained, frozen = there.many_of_worker(0, 2)
         steps = [batches(0, step)[0][:2] for step in range(6)]
@@ -396,7 +396,7 @@ def test_tables_are_read_ahead_by_one_request_to_each_server() -> None:
 
 
 @pytest.mark.parametrize("tables", [1, 3])
-def test_a_step_that_ctrl_c_comes_to_while_it_is_committed_trains_all_tables(
+def test_ctrl_c_during_the_commit_of_a_step_still_trains_all_tables(
     tables: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit = ServerLink.commit
@@ -417,7 +417,7 @@ def test_a_step_that_ctrl_c_comes_to_while_it_is_committed_trains_all_tables(
             assert table.get_frequency(ids).tolist() == [2] * 20
 
 
-def test_a_step_that_ctrl_c_comes_to_before_it_is_committed_leaves_nothing_prepared(
+def test_ctrl_c_before_the_commit_of_a_step_leaves_nothing_prepared(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     prepare = elsewhere._prepare

@@ -109,7 +109,7 @@ def test_a_keras_model_with_a_table_that_is_full_trains_no_table(
 
 
 @pytest.mark.skipif(keras.backend.backend() != "torch", reason="PyTorch's")
-def test_an_optimizer_of_torch_trains_its_tables_together(served: TablesBehindSockets) -> None:
+def test_a_torch_optimizer_trains_its_tables_together(served: TablesBehindSockets) -> None:
     torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'embstore[torch]'")
     variables = [
         es.get_embedding_variable(

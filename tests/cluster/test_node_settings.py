@@ -56,7 +56,7 @@ def test_a_node_gives_its_own_path_and_cache() -> None:
 
 
 @pytest.mark.parametrize("path", ["/mnt/own", [None, "/mnt/own"]])
-def test_what_a_variable_says_itself_is_kept(path: Any) -> None:
+def test_a_variables_own_paths_and_sizes_are_kept(path: Any) -> None:
     for storage in (option(path, None), option(es.cluster.NODE_PMEM, [MIB, 64 * MIB])):
         node = NodeSettings("/mnt/pmem1", 5 * MIB)
         _, settled = node.settle(storage.tiers(), spec(storage))
@@ -68,7 +68,7 @@ def test_what_a_variable_says_itself_is_kept(path: Any) -> None:
     )
 
 
-def test_a_checkpointed_pool_may_lie_in_a_nodes_pmem() -> None:
+def test_a_checkpointed_pool_may_be_in_a_nodes_pmem() -> None:
     storage = es.StorageOption(
         es.StorageType.DRAM_PMEM, es.cluster.NODE_PMEM, durability="checkpoint"
     )
@@ -76,7 +76,7 @@ def test_a_checkpointed_pool_may_lie_in_a_nodes_pmem() -> None:
     assert settled.tiers[1] == TierSpec(TierKind.PMEM_POOL, "/mnt/pmem1/var.part1", 1 << 30)
 
 
-def test_a_node_without_pmem_says_how_it_is_to_be_started() -> None:
+def test_an_error_about_a_node_without_pmem_says_how_to_start_it() -> None:
     storage = option(es.cluster.NODE_PMEM, None)
     with pytest.raises(MissingDeviceError, match=r"embstore\.server --pmem DIRECTORY"):
         NodeSettings().settle(storage.tiers(), spec(storage))
@@ -103,7 +103,7 @@ def test_a_size_that_is_none_is_the_default() -> None:
     ]
 
 
-def test_a_rate_is_of_the_last_seconds() -> None:
+def test_a_rate_covers_the_last_seconds() -> None:
     now_s = 1000.25
     rate = Rate(lambda: now_s)
     rate.add(300)
@@ -120,7 +120,7 @@ def test_a_rate_is_of_the_last_seconds() -> None:
     assert rate.per_s() == pytest.approx(1 / (WINDOW_S - 1 + 0.75))
 
 
-def test_a_shard_counts_what_it_did_and_no_more() -> None:
+def test_a_shard_counts_only_look_ups_and_committed_applies() -> None:
     shard = CountedShard(spec(option(None, [32 * 64], es.StorageType.DRAM)))
     ids, counts = np.arange(10), np.full(10, 3, np.uint32)
     grads = np.ones((10, 3), np.float32)
@@ -145,7 +145,7 @@ def test_a_shard_counts_what_it_did_and_no_more() -> None:
     shard.close()
 
 
-def test_pmem_of_a_mount_is_in_its_folder(tmp_path: Path) -> None:
+def test_a_pmem_place_is_the_given_folder(tmp_path: Path) -> None:
     from embstore.server.pmem_place import PmemPlace
 
     place = PmemPlace.of(str(tmp_path))

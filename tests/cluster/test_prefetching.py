@@ -100,7 +100,7 @@ def test_batches_are_read_one_ahead_and_none_is_lost() -> None:
     assert seen == [(0, 2), (1, 3), (2, 4), (3, 4)]
 
 
-def test_an_error_comes_where_it_would_have_come(served: ServedVariables) -> None:
+def test_an_error_is_raised_at_the_step_that_it_belongs_to(served: ServedVariables) -> None:
     there = served.of_worker(0)
 
     def failing() -> Iterator[Ids]:
@@ -120,7 +120,9 @@ def test_an_error_comes_where_it_would_have_come(served: ServedVariables) -> Non
 
 
 @pytest.mark.parametrize("how", ["left", "failed", "closed"])
-def test_what_is_left_early_is_given_up(served: ServedVariables, how: str) -> None:
+def test_prefetched_rows_are_dropped_when_the_loop_ends_early(
+    served: ServedVariables, how: str
+) -> None:
     there = served.of_worker(0)
     coming = es.prefetching(batches(), {there: of_step})
     for ids in coming:
@@ -194,7 +196,7 @@ def test_bad_arguments_are_named_at_once(arguments: dict[str, Any], message: str
         es.prefetching([], **{"ids_of": {}, **arguments})
 
 
-def test_what_gives_ids_must_be_a_function() -> None:
+def test_values_of_ids_of_must_be_functions() -> None:
     with (
         variable_here() as var,
         pytest.raises(InvalidArgumentError, match=r"ids_of\[var\] must be a function of a batch"),
@@ -202,7 +204,7 @@ def test_what_gives_ids_must_be_a_function() -> None:
         es.prefetching([], {var: 3})  # type: ignore[arg-type]
 
 
-def test_rows_that_a_save_evicts_are_looked_up_anew(tmp_path: Path) -> None:
+def test_rows_that_a_save_evicts_are_looked_up_again(tmp_path: Path) -> None:
     with contextlib.closing(ServedVariables(2, PushRules(), evict=es.GlobalStepEvict(5))) as served:
         there = served.of_worker(0)
         ids = np.arange(6)

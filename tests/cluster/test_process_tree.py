@@ -22,14 +22,14 @@ print(len(before), len(left), [process.is_there for process in before])
 """
 
 
-def test_whose_parent_has_ended_is_found_and_ended_though_it_is_stopped_or_wont() -> None:
+def test_orphans_are_found_and_ended_even_if_stopped_or_ignoring_sigterm() -> None:
     told = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False
     )
     assert told.stdout.split(maxsplit=2) == ["2", "0", "[False, False]\n"], told.stderr
 
 
-def test_another_process_of_the_same_number_is_left_alone() -> None:
+def test_a_later_process_with_the_same_id_is_left_alone() -> None:
     with subprocess.Popen(["sleep", "600"]) as child:
         (found,) = [process for process in descendants(os.getpid()) if process.number == child.pid]
         earlier = Process(found.number, found.started_ticks - 1)

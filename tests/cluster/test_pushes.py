@@ -104,7 +104,7 @@ def test_a_push_waits_for_all_workers_and_is_seen_by_all() -> None:
             np.testing.assert_array_equal(after[2], before[2])
 
 
-def test_a_worker_that_never_comes_is_told_of_and_the_push_is_over() -> None:
+def test_a_missing_worker_is_reported_and_the_push_is_over() -> None:
     with served(2, PushRules(workers=2, patience_s=0.3)) as variable:
         first, second = variable.of_worker(0), variable.of_worker(1)
         before = first.lookup([1, 2], train=True)
@@ -115,7 +115,7 @@ def test_a_worker_that_never_comes_is_told_of_and_the_push_is_over() -> None:
         np.testing.assert_array_equal(first.lookup([1, 2], train=True), before)
 
 
-def test_workers_that_train_differently_are_told() -> None:
+def test_workers_that_train_in_another_order_raise_an_error() -> None:
     with served(1, PushRules(workers=2, patience_s=5)) as variable:
         first, second = variable.of_worker(0), variable.of_worker(1)
         second._shards[0].begin_push()  # type: ignore[attr-defined]
@@ -127,7 +127,7 @@ def test_workers_that_train_differently_are_told() -> None:
         assert first.total_count() == (0, DIM)
 
 
-def test_asynchronous_workers_wait_for_nobody() -> None:
+def test_asynchronous_workers_do_not_wait_for_each_other() -> None:
     rules = PushRules(workers=2, is_synchronous=False)
     with served(2, rules) as variable:
         first, second = variable.of_worker(0), variable.of_worker(1)
@@ -139,7 +139,7 @@ def test_asynchronous_workers_wait_for_nobody() -> None:
 
 @pytest.mark.timeout(60)  # a blocked push would wait forever
 @pytest.mark.parametrize("dies", [0, 1])
-def test_a_worker_that_dies_in_the_middle_of_an_asynchronous_push_holds_nobody_up(
+def test_a_worker_that_dies_in_the_middle_of_an_asynchronous_push_blocks_no_other(
     tmp_path: Path, dies: int
 ) -> None:
     rules = PushRules(workers=2, is_synchronous=False, patience_s=0.5)
@@ -159,7 +159,7 @@ def test_a_worker_that_dies_in_the_middle_of_an_asynchronous_push_holds_nobody_u
                 raise told or AssertionError("nothing")
 
 
-def test_what_one_worker_has_committed_another_ones_abort_does_not_undo() -> None:
+def test_an_abort_by_one_worker_does_not_undo_the_commit_of_another() -> None:
     """Every shard had prepared the push, so the first worker may have applied it."""
     ids, grads = np.array([1, 2]), one_row(1, 2)
     with served(2, PushRules(workers=2)) as variable:
@@ -183,7 +183,7 @@ def test_what_one_worker_has_committed_another_ones_abort_does_not_undo() -> Non
                 done.result()
 
 
-def test_who_has_given_a_push_up_goes_on_when_the_others_have_decided_on_it() -> None:
+def test_a_worker_that_gave_a_push_up_waits_until_the_others_have_ended_it() -> None:
     ids, grads = np.array([1, 2]), one_row(1, 2)
     with served(1, PushRules(workers=2)) as variable:
         workers = [variable.of_worker(worker) for worker in range(2)]
@@ -232,7 +232,7 @@ def test_a_push_that_was_refused_is_refused_again_whatever_was_refused_after_it(
         assert "given up" in str(told)
 
 
-def test_all_pushes_that_a_worker_went_on_from_are_refused() -> None:
+def test_pushes_that_a_worker_skipped_are_refused() -> None:
     with served(1, PushRules()) as variable:
         var = variable.of_worker(0)
         *lost, last = (var._updates(UniqueKeys(np.arange(4), 1), one_row(1, 4))[0] for _ in "123")
@@ -325,7 +325,7 @@ def test_a_server_without_descriptors_or_threads_for_a_moment_serves_on(
 
 
 @pytest.mark.timeout(30)
-def test_a_peer_that_tells_the_token_byte_by_byte_is_let_go(
+def test_a_peer_that_sends_the_token_byte_by_byte_is_disconnected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Otherwise many such peers would occupy all threads, each for minutes."""
@@ -389,7 +389,7 @@ def test_prefetching_changes_no_look_up(seed: int) -> None:
                 coming.pop(0)
 
 
-def test_what_is_prefetched_is_on_its_way_before_it_is_looked_up() -> None:
+def test_prefetched_rows_are_requested_before_they_are_looked_up() -> None:
     with served(2, PushRules()) as variable:
         var = variable.of_worker(0)
         ids, grads = batch(0, 0)
@@ -410,7 +410,7 @@ def test_what_is_prefetched_is_on_its_way_before_it_is_looked_up() -> None:
         np.testing.assert_array_equal(second, var.lookup(ids[20:25], train=True))
 
 
-def test_what_was_prefetched_before_a_restore_is_not_used(tmp_path: Path) -> None:
+def test_rows_prefetched_before_a_restore_are_not_used(tmp_path: Path) -> None:
     with served(1, PushRules()) as variable:
         var = variable.of_worker(0)
         train(var, 0)

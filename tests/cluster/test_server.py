@@ -84,7 +84,7 @@ def head(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
 
 
 @pytest.mark.long
-def test_rows_lie_in_each_servers_pmem_and_status_tells_of_them(
+def test_rows_are_in_each_servers_pmem_and_status_lists_them(
     folder: Path, head: Server, tmp_path: Path
 ) -> None:
     places = [tmp_path / "pmem1", tmp_path / "here"]
@@ -104,8 +104,8 @@ def test_rows_lie_in_each_servers_pmem_and_status_tells_of_them(
             assert_tiers_are_the_nodes(told["tiers"], {str(head.pmem): 1, str(joined.pmem): 2})
             processes = {worker.pid, *head.everything(), *joined.everything()}
             assert listening(processes) == LOOPBACK
-            assert_status_tells(folder, head.address, told)
-            assert_a_stopped_server_is_told_of(folder, head.address, told["processes"])
+            assert_status_lists(folder, head.address, told)
+            assert_status_names_a_stopped_server(folder, head.address, told["processes"])
             _, err = worker.communicate("end\n", timeout=100)
             assert worker.returncode == 0, err
         finally:
@@ -126,7 +126,7 @@ def assert_tiers_are_the_nodes(tiers: list[list[object]], cache_mib: dict[str, i
     assert found == set(cache_mib), "a node has no shard"
 
 
-def assert_status_tells(folder: Path, address: str, told: dict[str, object]) -> None:
+def assert_status_lists(folder: Path, address: str, told: dict[str, object]) -> None:
     seen = status(folder, address)
     assert [node["address"] for node in seen["nodes"] if node["is_alive"]] == ["127.0.0.1"] * 2
     assert all(node["pmem_gib"] >= 1 for node in seen["nodes"])
@@ -149,7 +149,7 @@ def assert_status_tells(folder: Path, address: str, told: dict[str, object]) -> 
         assert of["applied_ids_per_s"] > 0
 
 
-def assert_a_stopped_server_is_told_of(folder: Path, address: str, processes: list[int]) -> None:
+def assert_status_names_a_stopped_server(folder: Path, address: str, processes: list[int]) -> None:
     os.kill(processes[1], signal.SIGSTOP)
     try:
         text = status_text(folder, address, "--timeout", "1")
@@ -165,7 +165,9 @@ def assert_a_stopped_server_is_told_of(folder: Path, address: str, processes: li
 
 
 @pytest.mark.long
-def test_another_version_of_ray_is_told_what_to_install(folder: Path, head: Server) -> None:
+def test_an_error_about_another_ray_version_says_what_to_install(
+    folder: Path, head: Server
+) -> None:
     other = """
 import sys
 import ray
@@ -181,7 +183,7 @@ main(sys.argv[1:])
 
 
 @pytest.mark.long
-def test_who_has_another_token_is_told_what_to_copy(folder: Path, head: Server) -> None:
+def test_an_error_about_another_token_says_what_to_copy(folder: Path, head: Server) -> None:
     began = time.monotonic()
     for command in ([], ["status"]):
         process = start(
@@ -216,7 +218,7 @@ def test_a_server_whose_ray_dies_says_so_and_leaves_nothing(folder: Path) -> Non
 
 
 @pytest.mark.long
-def test_a_server_that_is_told_to_end_while_it_starts_leaves_nothing(folder: Path) -> None:
+def test_a_server_that_gets_a_signal_while_it_starts_leaves_nothing(folder: Path) -> None:
     at = f"127.0.0.1:{free_port()}"
     process = start([sys.executable, "-m", "embstore.server", "--bind_ip", at], folder)
     try:
@@ -300,7 +302,7 @@ print("went on", flush=True)
 
 
 @pytest.mark.long
-def test_shards_come_back_to_the_servers_that_have_what_they_persisted(
+def test_shards_return_to_the_servers_that_have_their_persisted_rows(
     folder: Path, head: Server, tmp_path: Path
 ) -> None:
     pmem = tmp_path / "pmem1"

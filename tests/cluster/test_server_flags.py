@@ -40,7 +40,7 @@ from embstore.server.bind_address import BindAddress
         (["status", "--timeout", "inf"], "--timeout must be finite"),
     ],
 )
-def test_a_flag_that_cant_be_served_is_named(flags: list[str], told: str) -> None:
+def test_a_bad_flag_is_named(flags: list[str], told: str) -> None:
     if flags[0] == "status":
         pytest.importorskip("ray", reason="needs Ray: pip install 'embstore[cluster]'")
     with pytest.raises(SystemExit, match=rf"(?s)^embstore.server: .*{told}"):
@@ -88,7 +88,7 @@ def test_a_master_that_is_stopped_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize("words", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
-def test_a_master_that_is_no_ray_is_told_apart(words: bytes) -> None:
+def test_a_master_that_is_no_ray_head_is_refused(words: bytes) -> None:
     with (
         answering(words) as address,
         pytest.raises(EmbStoreError, match=f"--x: what answers at {address} is no Ray head"),
@@ -96,6 +96,6 @@ def test_a_master_that_is_no_ray_is_told_apart(words: bytes) -> None:
         check_answers("--x", address, within_s=5)
 
 
-def test_a_worker_whose_address_is_no_address_is_told() -> None:
+def test_a_bad_ray_address_is_named() -> None:
     with pytest.raises(InvalidArgumentError, match="RAY_ADDRESS must be IP:PORT"):
         check_answers("RAY_ADDRESS", "127.0.0.1:port")

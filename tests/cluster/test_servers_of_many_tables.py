@@ -84,7 +84,7 @@ def test_26_tables_of_2_shards_are_2_processes_which_end_with_the_last_table(ray
 
 
 @pytest.mark.long
-def test_tables_of_more_shards_start_what_is_missing() -> None:
+def test_tables_with_more_shards_start_the_missing_servers() -> None:
     with tables(2, shards=1) as few:
         assert len(processes(few)) == 1
         with tables(2, shards=3) as more:
@@ -106,7 +106,7 @@ def option(storage: es.StorageOption) -> es.EmbeddingVariableOption:
 
 
 @pytest.mark.long
-def test_a_killed_server_is_told_of_by_all_tables_none_of_which_changes() -> None:
+def test_a_killed_server_is_reported_by_all_its_tables_and_changes_none() -> None:
     with tables(3, shards=2) as many:
         ids = [np.arange(50)] * 3
         grads = [np.ones((50, DIM), np.float32)] * 3
@@ -133,7 +133,7 @@ def test_a_killed_server_is_told_of_by_all_tables_none_of_which_changes() -> Non
 
 
 @pytest.mark.long
-def test_a_server_that_was_silent_for_a_while_takes_new_tables() -> None:
+def test_a_server_that_was_silent_for_a_while_can_hold_new_tables() -> None:
     with tables(1, shards=1) as (old,):
         (shard,) = remote_shards(old)
         connections = shard.server._connections

@@ -34,7 +34,7 @@ def _on_pmem(folder: Path, size: int = 256 * MIB) -> es.EmbeddingVariable:
 
 
 @pytest.mark.parametrize("shards", [pytest.param(1, marks=pytest.mark.long), 3])
-def test_what_is_trained_saved_and_restored_is_the_same(tmp_path: Path, shards: int) -> None:
+def test_training_saving_and_restoring_give_the_same_rows(tmp_path: Path, shards: int) -> None:
     options: dict[str, Any] = {
         "filter_option": es.CounterFilter(2),
         "evict_option": es.GlobalStepEvict(steps_to_live=8),
@@ -117,7 +117,7 @@ def test_a_batch_that_one_shard_has_no_room_for_changes_no_other(tmp_path: Path)
 
 
 @pytest.mark.long
-def test_many_threads_may_use_it() -> None:
+def test_many_threads_may_use_a_variable() -> None:
     with twins(2) as (here, there):
         failed: list[BaseException] = []
 
@@ -146,7 +146,7 @@ def test_many_threads_may_use_it() -> None:
         np.testing.assert_array_equal(there.get_frequency(keys), here.get_frequency(keys))
 
 
-def test_its_accesses_cant_be_recorded_from_here() -> None:
+def test_accesses_of_shards_cannot_be_recorded_by_the_program() -> None:
     with (
         twins(1) as (_, there),
         pytest.raises(UnsupportedError, match="var has shards in other processes"),
@@ -156,7 +156,7 @@ def test_its_accesses_cant_be_recorded_from_here() -> None:
 
 
 @pytest.mark.long
-def test_it_is_closed_once_and_for_all() -> None:
+def test_a_closed_variable_stays_closed() -> None:
     with twins(2) as (_, there):
         there.close()
         there.close()
@@ -165,7 +165,7 @@ def test_it_is_closed_once_and_for_all() -> None:
                 use()
 
 
-def test_one_that_goes_out_of_scope_gives_its_memory_back(ray: Any, tmp_path: Path) -> None:
+def test_a_variable_that_goes_out_of_scope_frees_its_memory(ray: Any, tmp_path: Path) -> None:
     var = _on_pmem(tmp_path)
     var.lookup([1, 2, 3], train=True)
     wait_until_taken(ray, 2 / 4)
@@ -200,7 +200,7 @@ def test_a_shard_that_cant_be_made_leaves_no_actor(ray: Any, tmp_path: Path) -> 
     wait_until_taken(ray, 0)
 
 
-def test_shards_without_a_first_number_are_refused() -> None:
+def test_bad_numbers_of_shards_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="shards must be at least 1"):
         es.get_embedding_variable("var", 3, shards=0)
     with pytest.raises(InvalidArgumentError, match="partition_num must be left at 1"):
@@ -208,7 +208,7 @@ def test_shards_without_a_first_number_are_refused() -> None:
 
 
 @pytest.mark.long
-def test_shards_of_pmem_go_where_there_is_enough(tmp_path: Path) -> None:
+def test_shards_in_pmem_need_nodes_with_enough_of_it(tmp_path: Path) -> None:
     with pytest.raises(MissingDeviceError, match=r"needs 1.5 GiB of PMem, and .* than 1 "):
         _on_pmem(tmp_path, 1536 * MIB)
     with _on_pmem(tmp_path, 64 * MIB) as var:

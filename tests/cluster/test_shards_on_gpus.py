@@ -66,7 +66,7 @@ def test_a_shard_that_has_its_share_opens_the_gpu_itself() -> None:
 
 
 @pytest.mark.long
-def test_the_environment_of_the_one_who_makes_the_table_says_which(
+def test_the_environment_of_the_tables_maker_chooses_the_device(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("EMBSTORE_DEVICE", "emulated")
@@ -79,7 +79,7 @@ def test_a_gpu_by_number_is_refused() -> None:
         make_table("cuda:1")
 
 
-def test_a_cluster_without_gpus_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_without_gpus_raises_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_cluster, "offered", lambda _ray, _resource: [])
     with pytest.raises(MissingDeviceError, match=r"no node of the cluster offers a GPU"):
         make_table("cuda")

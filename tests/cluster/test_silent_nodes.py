@@ -46,7 +46,7 @@ def test_a_silent_node_is_waited_for_until_ray_notices(silent_port: int) -> None
     assert 0.3 <= time.monotonic() - began < 30
 
 
-def test_a_node_that_stays_silent_holds_nobody_up_for_ever(silent_port: int) -> None:
+def test_a_node_that_stays_silent_is_not_waited_for_forever(silent_port: int) -> None:
     began = time.monotonic()
     cluster.wait_for_answers(Ray(silent_port, noticed_after=10**6), within_s=0.5)
     assert 0.5 <= time.monotonic() - began < 30

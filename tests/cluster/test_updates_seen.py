@@ -71,7 +71,7 @@ def end(tables: Tables, folder: Path, left_out: tuple[int, int] | None = None) -
 
 
 @pytest.mark.parametrize("ahead", [0, 3])
-def test_updates_of_other_workers_may_come_again_where_these_do_not_meet(
+def test_updates_of_other_workers_may_be_applied_twice_unless_workers_meet(
     tables: Tables, tmp_path: Path, ahead: int
 ) -> None:
     begin(tables, tmp_path, ahead)
