@@ -1,6 +1,6 @@
 """Imports embstore.deeprec before TensorFlow, as a program may.
 
-conftest.py imports this first: another process, to show the same, takes 4 s of CPU.
+conftest.py imports this first. Another process to show the same would take 4 s of CPU.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Each test begins with a graph of its own, in which what is drawn is alike every time."""
+"""Gives each test a new graph, with the same random seed."""
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
 
-import before_tensorflow  # noqa: F401  # first
+import before_tensorflow  # first
 import pytest
 from program_with_tensorflow import ProgramWithTensorFlow
 

@@ -1,4 +1,4 @@
-"""What comes out of a graph of TensorFlow 1."""
+"""Evaluates and compares tensors of TensorFlow 1 graphs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def evaluated(*tensors: Any) -> list[Any]:
 
 
 def assert_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> None:
-    """To the bit."""
+    """Asserts that both have the same columns, to the bit."""
     assert one.keys() == other.keys()
     for name, value in one.items():
         assert np.asarray(value).tobytes() == np.asarray(other[name]).tobytes(), name

@@ -1,6 +1,6 @@
 """A program that imports TensorFlow first, and then trains in children that can be killed.
 
-To import TensorFlow takes 3 s of CPU, so one program serves all tests that need such a process.
+An import of TensorFlow takes 3 s of CPU, so one program serves all tests that need such a process.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ for path in sys.stdin:
 
 
 class ProgramWithTensorFlow:
-    """errors: a file, which gets what the program says of errors."""
+    """The running program. errors: a file that gets its error output."""
 
     def __init__(self, errors: Path) -> None:
         with errors.open("w") as file:
@@ -67,22 +67,22 @@ class ProgramWithTensorFlow:
                 env=os.environ,
             )
         self._errors = errors
-        # How embstore.deeprec was imported after TensorFlow, and used; short where it failed.
+        # How embstore.deeprec was imported after TensorFlow, and used; shorter if that failed.
         self.imported = [self._line() for _ in range(2)]
 
     def begin_training(self, prefix: Path) -> int:
-        """The child, which saves a checkpoint a step until it is killed."""
+        """Starts a child that saves a checkpoint per step until it is killed. Returns its id."""
         assert self._process.stdin is not None
         print(prefix, file=self._process.stdin, flush=True)
         return int(self._line())
 
     def saved_steps(self) -> Iterator[int]:
-        """As the child has them; ends when it has ended."""
+        """Yields the steps that the child has saved, until the child ends."""
         while (line := self._line()) != "killed":
             yield int(line.split()[1])
 
     def end(self) -> None:
-        with contextlib.suppress(BrokenPipeError):  # it has failed
+        with contextlib.suppress(BrokenPipeError):  # the program has failed
             self._process.communicate(timeout=60)
 
     def _line(self) -> str:

@@ -1,4 +1,4 @@
-"""Savers and monitored sessions keep rows with the other variables, whole or not at all."""
+"""Savers and monitored sessions keep rows with the other variables, as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEYS = [-5, 0, 3, 1 << 40]
 
 
 class Model:
-    """Rows, a dense variable and a step, all of which training changes."""
+    """A model with rows, a dense variable and a step, all of which training changes."""
 
     def __init__(
         self, option: Any = None, partitions: int = 1, dim: int = 3, rate: Any = 0.1
@@ -62,7 +62,7 @@ class Model:
             session.run(self.train, {self.ids: [KEYS[i % 4], KEYS[(i + 1) % 4], KEYS[i % 4]]})
 
     def state(self, session: Any) -> dict[str, Any]:
-        """All that training changed, and what it goes on with."""
+        """Returns everything that training changes or continues with."""
         dense = session.run({v.name: v for v in self.dense_variables()})
         rows = {f"rows {name}": column for name, column in self.exported(session).items()}
         return {**dense, **rows}
@@ -78,7 +78,7 @@ class Model:
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
-    """A checkpoint of step 5, its state, and what the same program has three steps later."""
+    """A checkpoint of step 5, its state, and the same program's state three steps later."""
     model = Model()
     with model.session() as session:
         session.run(model.init)
@@ -309,8 +309,8 @@ def test_a_save_evicts_by_the_global_step(tmp_path: Path) -> None:
         for ids in ([1, 2], [2], [2], [2, 3]):
             session.run(model.train, {model.ids: ids})
         model.saver().save(session, str(tmp_path / "a"), global_step=model.step)
-        assert model.exported(session)["keys"].tolist() == [2, 3]  # 4 steps, and 1 is of the first
-        model.saver().save(session, str(tmp_path / "b"))  # by the graph's own
+        assert model.exported(session)["keys"].tolist() == [2, 3]  # at step 4; 1 is of step 0
+        model.saver().save(session, str(tmp_path / "b"))  # by the graph's own step
         assert model.exported(session)["keys"].tolist() == [2, 3]
         model.saver().save(session, str(tmp_path / "c"), global_step=6)
         assert model.exported(session)["keys"].tolist() == []
@@ -320,7 +320,7 @@ def test_a_save_evicts_by_the_global_step(tmp_path: Path) -> None:
 def test_a_kill_at_any_moment_leaves_a_checkpoint_of_one_step(
     tmp_path: Path, program_with_tensorflow: ProgramWithTensorFlow
 ) -> None:
-    """The rows of the newest checkpoint are those of its dense variables, after each kill."""
+    """After each kill, the rows of the newest checkpoint are those of its dense variables."""
     random = np.random.RandomState(4)
     expected = Model()
     for attempt in range(4):
@@ -340,7 +340,7 @@ def test_a_kill_at_any_moment_leaves_a_checkpoint_of_one_step(
             plain.run(expected.init)
             expected.trained(plain, step)
             assert_same(model.state(session), expected.state(plain))
-            # What the kill left half-done goes with the next save of that name.
+            # The next save of that name removes what the kill left half-done.
             model.trained(session, 1, first=step)
             model.saver().save(session, str(folder / "m"), global_step=step + 1)
             assert len(list(folder.glob(f"m-{step + 1}.rows-*"))) == 1
@@ -357,7 +357,9 @@ class TrainingFailedError(Exception):
 
 
 def train_and_fail(model: Model, monitored: Any, steps: int, state: dict[str, Any]) -> None:
-    """So slowly that a hook that acts every 10 ms acts after each step; it doesn't at the end."""
+    """Trains so slowly that a hook with a period of 10 ms acts after each step. The session fails,
+    so that the hook does nothing at the end.
+    """
     with monitored as session:
         for i in range(steps):
             model.trained(session, 1, first=i)
@@ -387,7 +389,7 @@ def test_a_monitored_session_goes_on_where_the_last_one_ended(tmp_path: Path) ->
 
 
 def test_increments_bring_back_what_came_after_the_last_full_checkpoint(tmp_path: Path) -> None:
-    """A session that fails, so that it saves nothing at its end, goes on from its increments."""
+    """A session that fails, and so saves nothing at its end, is continued from its increments."""
     model = Model()
     folder = tmp_path / ".incremental_checkpoint"
     state: dict[str, Any] = {}
@@ -408,7 +410,7 @@ def test_increments_bring_back_what_came_after_the_last_full_checkpoint(tmp_path
         assert session.run(model.step) == 6
         assert_same(model.state(session._tf_sess()), state)
 
-    # The checkpoint of before the increments, and it with them.
+    # The checkpoint before the increments, without and with them.
     first = str(tmp_path / "model.ckpt-0")
     for with_increments, step in ((False, 0), (True, 6)):
         model = Model()
@@ -440,7 +442,8 @@ def test_an_increment_has_only_the_rows_that_changed(tmp_path: Path) -> None:
         saver.restore(session, f"{path}-1")
         assert_same(model.state(session), state)
 
-        # It goes on from there; and increments go with the checkpoint that they follow.
+        # Training continues from there, and increments are deleted with the checkpoint that they
+        # follow.
         session.run(model.train, {model.ids: [9]})
         saver.incremental_save(session, path, 3)
         state = model.state(session)
@@ -457,7 +460,7 @@ def test_increments_follow_each_other_by_their_steps(tmp_path: Path) -> None:
     with model.session() as session:
         session.run(model.init)
         saver.save(session, path, 8)
-        for step in (9, 10, 100):  # the words of which stand in another order
+        for step in (9, 10, 100):  # their alphabetical order differs
             model.trained(session, 1, first=step)
             saver.incremental_save(session, path, step)
         state = model.state(session)
@@ -524,7 +527,7 @@ def test_a_session_whose_rows_something_else_saved_makes_a_full_checkpoint(tmp_p
 
 
 def test_without_rows_every_checkpoint_is_a_full_one(tmp_path: Path) -> None:
-    """As DeepRec's page on incremental checkpoints has it, whose variables are TensorFlow's own."""
+    """As on DeepRec's page on incremental checkpoints, whose variables are TensorFlow's own."""
     with tf.Graph().as_default():
         weights = tf.get_variable("w", [30, 4], partitioner=tf.fixed_size_partitioner(4))
         ids = tf.placeholder(tf.int64, name="ids")

@@ -1,4 +1,4 @@
-"""Feature columns over embedding variables, beside TensorFlow's own."""
+"""Feature columns over embedding variables, together with TensorFlow's own."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_strings_are_keys_by_the_hash_that_deeprec_takes() -> None:
 
 
 def test_ids_may_be_dense_and_of_any_integers() -> None:
-    features = {"item": tf.constant([[1, 2], [5, -1]], tf.int32)}  # -1: there is none, as elsewhere
+    features = {"item": tf.constant([[1, 2], [5, -1]], tf.int32)}  # -1 is no id, as in TensorFlow
     (found,) = evaluated(
         tf.feature_column.input_layer(features, [column(combiner="sum", dtype=tf.int32)])
     )

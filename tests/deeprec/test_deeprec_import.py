@@ -1,4 +1,4 @@
-"""TensorFlow is for those who ask for it."""
+"""TensorFlow is imported only by programs that use it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_without_tensorflow_the_error_says_how_to_get_it(how: str) -> None:
 
 
 def test_programs_may_import_it_before_tensorflow() -> None:
-    """As this process has, unless something else had imported TensorFlow into it."""
+    """This process has done so, unless something else had imported TensorFlow into it before."""
     tf = pytest.importorskip("tensorflow.compat.v1")
     if before_tensorflow.IMPORTED:
         tf.get_embedding_variable("var", 2)

@@ -1,4 +1,4 @@
-"""Look-ups of sparse ids give what TensorFlow's own do, of every int64, and are counted once."""
+"""Look-ups of sparse ids have TensorFlow's results, for every int64, and count each id once."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ tf = pytest.importorskip("tensorflow.compat.v1")
 pytest.importorskip("embstore.deeprec")
 
 TABLE = np.random.RandomState(5).normal(size=(9, 3)).astype(np.float32)
-# Five examples: two ids; none; one twice; one of weight 0; one of weight 0 beside another.
+# Five examples: two ids; none; one id twice; an id of weight 0; an id of weight 0 beside another.
 INDICES = [[0, 0], [0, 3], [2, 0], [2, 1], [3, 0], [4, 0], [4, 1]]
 VALUES = [1, 8, 4, 4, 0, 2, 3]
 WEIGHTS = [1.0, 2.5, 0.5, 2.0, 0.0, 0.0, 3.0]
 
 
 def both() -> tuple[Any, Any]:
-    """An embedding variable, and one of TensorFlow's own, of the same rows."""
+    """Returns an embedding variable and a TensorFlow tensor with the same rows."""
     option = tf.EmbeddingVariableOption(
         init_option=tf.InitializerOption(es.initializers.Constant(TABLE), len(TABLE))
     )

@@ -1,4 +1,4 @@
-"""The tests of this folder once more, in the environment that has TensorFlow."""
+"""Runs the tests of this folder again in the environment that has TensorFlow."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The programs of DeepRec's pages run with one added import.
 
-Those of "Embedding Variable" and of "Multi-tier storage": what differs from the pages is only that
-values are checked and not printed, and that `tensorflow` is TensorFlow 2's `tensorflow.compat.v1`.
+They are from "Embedding Variable" and "Multi-tier storage". They differ from the pages only in that
+values are checked instead of printed, and that `tensorflow` is TensorFlow 2's
+`tensorflow.compat.v1`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ FTRL = es.optimizers.Ftrl(0.1, l1_regularization_strength=2.0, l2_regularization
 def by_the_python_api(
     optimizer: es.optimizers.Optimizer, ids: Sequence[int], gradients: Any
 ) -> list[Any]:
-    """What three steps on rows of ones read."""
+    """Returns the rows that three steps on rows of ones read."""
     seen = []
     with es.get_embedding_variable(
         "plain", 3, initializer=es.initializers.Ones(), optimizer=optimizer
@@ -70,7 +71,7 @@ def test_get_embedding_variable() -> None:
 
 
 def train_three_times(emb: Any, optimizer: Any, expected: Sequence[Any]) -> None:
-    """As all other programs go on."""
+    """The remaining part of all other programs."""
     fun = tf.multiply(emb, 2.0, name="multiply")
     loss = tf.reduce_sum(fun, name="reduce_sum")
     g_v = optimizer.compute_gradients(loss)
@@ -180,7 +181,7 @@ def test_weighted_categorical_column() -> None:
     )
     emb = tf.feature_column.input_layer(ids, [weights])
 
-    # Each example has the mean of its rows, by weight.
+    # Each example has the weighted mean of its rows.
     share = np.array([2 / 7, 5 / 7, 1, 1, 1, 1 / 3.5, 2.5 / 3.5], np.float32)[:, None]
     rows = by_the_python_api(FTRL, [1, 3, 2, 3, 4, 5, 3], 2 * share)
     expected = [
@@ -243,7 +244,7 @@ def test_multi_tier_storage_of_a_column(tmp_path: Path, storage_type: str) -> No
             "col_emb": tf.SparseTensor(
                 indices=[[0, 0], [1, 1], [2, 2], [3, 3], [4, 4]],
                 values=tf.cast([1, 2, 3, 4, 5], tf.dtypes.int64),
-                dense_shape=[5, 4],  # as the page has it, though a position lies outside of it
+                dense_shape=[5, 4],  # as on the page, though a position is outside of it
             )
         }
         emb = tf.feature_column.input_layer(ids, [weights])
@@ -288,7 +289,7 @@ def test_what_the_pages_set_beside_the_programs(tmp_path: Path) -> None:
         rows = tf.nn.embedding_lookup(emb_var, tf.constant([3], tf.int64))
         with tf.Session() as sess:
             sess.run(emb_var.initializer)
-            assert (sess.run(rows) == 0).all()  # no permission yet
+            assert (sess.run(rows) == 0).all()  # below the filter's threshold
 
 
 def test_options_take_arguments_in_deeprecs_order() -> None:

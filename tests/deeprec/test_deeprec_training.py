@@ -1,4 +1,4 @@
-"""`tf.train` trains rows as the Python API, and dense variables as TensorFlow, to the bit."""
+"""`tf.train` trains rows like the Python API, and dense variables like TensorFlow, to the bit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEYS = np.array([-(1 << 63), -7, -1, 0, 1, 2, 3, 4095, 4096, 1 << 40, (1 << 63) 
 
 
 def batches() -> list[NDArray[np.int64]]:
-    """With ids that come twice, and one batch without any."""
+    """Returns batches with repeated ids, and one batch without ids."""
     random = np.random.RandomState(11)
     drawn = [random.choice(KEYS, (4, 3)) for _ in range(STEPS)]
     drawn[5] = np.empty((0, 3), np.int64)
@@ -85,7 +85,7 @@ OPTIMIZERS: dict[str, Pairs] = {
 def trained_in_a_graph(
     optimizer: Any, ids: Any, variable: Any, session: Any
 ) -> tuple[dict[str, Any], list[tuple[Any, Any]]]:
-    """Trains a model of rows and a dense layer; what it exports, and the gradients of each step."""
+    """Trains a model of rows and a dense layer. Returns its rows, and each step's gradients."""
     step = tf.train.get_or_create_global_step()
     dense = tf.get_variable("dense", [DIM, 1], initializer=tf.ones_initializer())
     rows = tf.nn.embedding_lookup(variable, ids)
@@ -152,7 +152,7 @@ def test_a_filter_counts_as_it_does_in_the_python_api() -> None:
 
 @pytest.mark.parametrize("several", [False, True], ids=["one look-up", "three look-ups"])
 def test_gradients_are_those_of_tensorflows_own_variable(several: bool) -> None:
-    """Looked up once, or three times in one loss: by itself, twice and as a sum over examples."""
+    """Looks up once, or three times in one loss: directly, twice, and as a sum over examples."""
     table = np.arange(24, dtype=np.float32).reshape(8, 3)
     values = [3, 1, 1, 7, 0, 3]
     indices = [[0, 0], [0, 1], [1, 0], [1, 1], [1, 2], [2, 0]]
@@ -189,7 +189,7 @@ DENSE_ALIKE = ["SGD", "Adagrad", "Adam", "AdamAsync", "Adadelta", "Ftrl"]
 
 @pytest.mark.parametrize("name", DENSE_ALIKE)
 def test_dense_variables_are_trained_by_tensorflow(name: str) -> None:
-    """Beside rows, and alone: as by TensorFlow's own class, which is the base of ours."""
+    """With rows beside them, and alone, they are trained as by TensorFlow's class."""
     theirs = tf.train.AdamOptimizer if name == "AdamAsync" else type(OPTIMIZERS[name][0]())
     base = next(
         kind

@@ -1,4 +1,4 @@
-"""Embedding variables as variables of a graph: names, scopes, sessions and what they refuse."""
+"""Embedding variables as variables of a graph: names, scopes, sessions and errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def keys(*values: int) -> Any:
 
 
 def trained(variable: Any, *ids: int) -> Any:
-    """The operation that takes 1 off the rows of the ids."""
+    """Returns the operation that subtracts 1 from the rows of the ids."""
     loss = tf.reduce_sum(tf.nn.embedding_lookup(variable, keys(*ids)))
     return tf.train.GradientDescentOptimizer(1.0).minimize(loss, var_list=[variable])
 
@@ -84,7 +84,7 @@ def test_a_session_that_ends_gives_the_files_of_its_tables_back(
     session = tf.Session()
     session.run(variable.initializer)
     table = variable.table(session)
-    with tf.Session() as other:  # what it would do if the files were still held
+    with tf.Session() as other:  # fails as long as the files are in use
         with pytest.raises(tf.errors.OpError, match="InUseError"):
             other.run(variable.initializer)
         if ending == "with":
@@ -185,7 +185,7 @@ INITIALIZERS: dict[str, Callable[[], Any]] = {
 def by_the_python_api(initializer: es.initializers.Initializer) -> Any:
     option = es.EmbeddingVariableOption(init_option=es.InitializerOption(default_value_dim=10))
     with es.get_embedding_variable("var", 3, initializer=initializer, ev_option=option) as table:
-        return table.lookup(range(10))  # of a seed by the name
+        return table.lookup(range(10))  # with a seed that depends on the name
 
 
 @pytest.mark.parametrize("kind", INITIALIZERS)
@@ -204,7 +204,7 @@ def test_rows_start_as_an_initializer_says(kind: str, by: str) -> None:
     with tf.Session() as session:
         session.run(variable.initializer)
         first, second = np.split(session.run(rows), 2)
-    assert (first == second).all()  # key modulo default_value_dim
+    assert (first == second).all()  # repeats after default_value_dim keys
     expected: dict[str, Callable[[], Any]] = {
         "embstore's": lambda: es.initializers.RandomNormal(seed=3)((10, 3)),
         "class of embstore's": lambda: by_the_python_api(es.initializers.GlorotUniform()),

@@ -1,6 +1,6 @@
-"""Keras runs on torch in these tests, unless the environment says otherwise.
+"""Sets the Keras backend of these tests to torch, unless the environment sets another one.
 
-`make check` runs them once more on TensorFlow, but for those with the mark `any_backend`.
+`make check` runs them again on TensorFlow, except for tests with the mark `any_backend`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Small models over an embedding, the data that they learn, and how they are compared."""
+"""Small models over an embedding, their training data, and comparisons between them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
 
 
 def ids_without_duplicates(batches: int = 6) -> NDArray[np.int64]:
-    """(batches * BATCH, LENGTH), where every batch has each key once."""
+    """Returns ids of shape (batches * BATCH, LENGTH); each batch has each key once."""
     random = np.random.RandomState(3)
     return np.concatenate(
         [random.permutation(KEYS).reshape(BATCH, LENGTH) for _ in range(batches)], dtype=np.int64
@@ -36,7 +36,7 @@ def labels_of(ids: NDArray[np.int64]) -> NDArray[np.float32]:
 
 
 def over(embedding: Any, calls: int = 1) -> Any:
-    """A model that looks its ids up `calls` times."""
+    """Returns a model that looks its ids up `calls` times."""
     ids = keras.Input((LENGTH,), dtype="int64")
     rows = embedding(ids)
     for shift in range(1, calls):
@@ -52,7 +52,7 @@ def adagrad() -> Any:
 def own_and_theirs(
     make_optimizer: Callable[[], Any], calls: int = 1, **arguments: Any
 ) -> tuple[Any, Any]:
-    """Two models that start alike: over embstore's table, and over Keras's own."""
+    """Returns two models with equal weights: over embstore's table, and over Keras's embedding."""
     theirs = over(keras.layers.Embedding(KEYS, DIM, name="table"), calls)
     theirs.compile(make_optimizer(), "mse")
     own = es.keras.distributed_model(theirs, **arguments)
@@ -61,7 +61,7 @@ def own_and_theirs(
 
 
 def fit(model: Any, ids: NDArray[np.int64], **arguments: Any) -> list[float]:
-    """The losses of the epochs."""
+    """Trains the model, and returns the losses of the epochs."""
     arguments = {"epochs": 2, "batch_size": BATCH, "shuffle": False, "verbose": 0, **arguments}
     losses: list[float] = model.fit(ids, labels_of(ids), **arguments).history["loss"]
     return losses

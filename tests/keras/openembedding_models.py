@@ -1,4 +1,4 @@
-"""Models in the manner of OpenEmbedding's examples, and a place for its flags."""
+"""Models like those of OpenEmbedding's examples, and a value for its flags."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Inputs = dict[str, NDArray[Any]]
 
 
 def criteo_like(seed: int = 0) -> tuple[Inputs, NDArray[np.float32]]:
-    """Features and labels by the names that Criteo's columns have."""
+    """Returns features and labels with the names of Criteo's columns."""
     random = np.random.RandomState(seed)
     inputs: Inputs = {
         "C1": (IDS * random.rand(SAMPLES, 1) ** 3).astype(np.int64),
@@ -33,7 +33,7 @@ def criteo_like(seed: int = 0) -> tuple[Inputs, NDArray[np.float32]]:
 def network(
     make: Any = keras.layers.Embedding, ids: int = IDS, optimizer: Any = None, **arguments: Any
 ) -> Any:
-    """A functional model. With an optimizer: distributed and compiled as the guide has it."""
+    """Returns a functional model; with an optimizer, distributed and compiled as in the guide."""
     inputs = {
         "C1": keras.Input((1,), dtype="int64", name="C1"),
         "C2": keras.Input((1,), dtype="int64", name="C2"),
@@ -60,7 +60,7 @@ def compiled(model: Any, optimizer: Any) -> Any:
 
 
 def train(model: Any, epochs: int = 1, seed: int = 0, **arguments: Any) -> list[float]:
-    """The losses of the epochs."""
+    """Trains the model, and returns the losses of the epochs."""
     inputs, labels = criteo_like(seed)
     history = model.fit(
         inputs, labels, batch_size=32, epochs=epochs, shuffle=False, verbose=0, **arguments
@@ -79,17 +79,17 @@ def tables_of(model: Any) -> list[Any]:
 
 
 def close(model: Any) -> None:
-    """As the end of its process would: pools are for one variable at a time."""
+    """Closes the tables, as the end of a process does: a pool serves one variable at a time."""
     for layer in tables_of(model):
         layer.variable.close()
 
 
 def save_to_pools(model: Any, filepath: str, include_optimizer: bool = True) -> None:
-    """What the guide puts in place of `exb.save_server_model`."""
+    """The guide's replacement for `exb.save_server_model`."""
     del include_optimizer
     embed.persist_server_model(model, filepath, 0)
 
 
 def on_pmem(folder: Path, cache_mb: int = 1) -> str:
-    """What the guide's `flags.config` is."""
+    """Returns the guide's `flags.config`, for a folder."""
     return json.dumps({"server": {"pmem_pool_root_path": str(folder), "cache_size": cache_mb}})

@@ -1,4 +1,4 @@
-"""`python -m embstore.bench keras` sets training steps beside those of Keras's own embedding."""
+"""`python -m embstore.bench keras` compares training steps with those of Keras's embedding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`embstore.keras.DistributedEmbedding`: features looked up in tables, combined by sample."""
+"""`embstore.keras.DistributedEmbedding`: features looked up in tables and combined per sample."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def layer_of(combiner: str) -> DistributedEmbedding:
 
 
 def combined(rows: NDArray[Any], weights: NDArray[Any], combiner: str) -> NDArray[Any]:
-    """The plain model: rows (length, dim), weights (length,)."""
+    """Returns the expected result for rows (length, dim) and weights (length,)."""
     summed: NDArray[Any] = (rows * weights[:, None]).sum(axis=0)
     divisor = {"sum": 1.0, "mean": weights.sum(), "sqrtn": np.sqrt((weights**2).sum())}[combiner]
     result: NDArray[Any] = summed / divisor

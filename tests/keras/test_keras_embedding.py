@@ -1,4 +1,4 @@
-"""`embstore.keras.Embedding` trains as `keras.layers.Embedding` does, on embstore's rows."""
+"""`embstore.keras.Embedding` trains like `keras.layers.Embedding`, on embstore's rows."""
 
 from __future__ import annotations
 
@@ -45,19 +45,20 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 }
 
 
-# --- As Keras trains
+# --- Training as in Keras
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        # Each backend trains by the same rules of Keras: one without slots and one with two do.
+        # Both backends train by Keras's rules: one optimizer without slots and one with two
+        # suffice.
         pytest.param(name, marks=() if name in ("SGD", "Adam") else pytest.mark.any_backend)
         for name in OPTIMIZERS
     ],
 )
 def test_losses_and_rows_are_those_of_keras(name: str) -> None:
-    # Each batch has every key: rows that it lacks are left alone here, and not by Keras's Adam.
+    # Each batch has every key: Keras's Adam also changes rows that a batch lacks, embstore doesn't.
     own, theirs = own_and_theirs(OPTIMIZERS[name])
     assert_trained_alike(own, theirs, ids_without_duplicates())
 
@@ -103,7 +104,7 @@ def test_callbacks_that_set_the_learning_rate_drive_the_rows_too() -> None:
 )
 def test_losses_may_be_scaled(make: Callable[[], Any]) -> None:
     own, theirs = own_and_theirs(make)
-    if ON_TENSORFLOW:  # where Keras can't scale the gradients of its own Embedding
+    if ON_TENSORFLOW:  # where Keras can't scale gradients of its own Embedding
         theirs.compile(keras.optimizers.SGD(0.5), "mse")
     assert_trained_alike(own, theirs, ids_without_duplicates())
 
@@ -154,14 +155,14 @@ def test_without_a_graph_training_is_the_same() -> None:
 def test_gradients_that_were_dropped_train_nothing() -> None:
     own, theirs = own_and_theirs(OPTIMIZERS["Adagrad"])
     ids = ids_with_duplicates()
-    for _ in range(3):  # say, to look at saliency
+    for _ in range(3):  # for example to look at saliency
         own(ids).sum().backward()
     own.zero_grad()
     assert_trained_alike(own, theirs, ids)
 
 
 def gradients_of(model: Any, ids: Any, factor: float = 1.0) -> list[Any]:
-    """Of the sum of what the model gives, times a factor; nothing is applied."""
+    """Returns, without applying them, the gradients of a factor times the sum of the outputs."""
     if ON_TENSORFLOW:
         import tensorflow as tf
 
@@ -172,7 +173,7 @@ def gradients_of(model: Any, ids: Any, factor: float = 1.0) -> list[Any]:
     import torch
 
     loss = factor * model(np.asarray(ids), training=True).sum()
-    # Gradients that were set tell a table that what it has gathered isn't dropped.
+    # A gradient that is set tells a table that its gathered gradients haven't been dropped.
     for weight in model.trainable_weights:
         weight.value.grad = torch.zeros_like(weight.value)
     return list(torch.autograd.grad(loss, [weight.value for weight in model.trainable_weights]))
@@ -189,12 +190,12 @@ def apply(model: Any, gradients: list[Any]) -> None:
 
 
 def of_one_table() -> Any:
-    """A model that gives the rows of one id, which start as ones."""
+    """Returns a model that outputs the rows of one id; all rows are initially ones."""
     ids = keras.Input((1,), dtype="int64")
     model = keras.Model(ids, es.keras.Embedding(KEYS, DIM, "ones", name="table")(ids))
     model.compile(keras.optimizers.SGD(0.1), "mse")
     if not ON_TENSORFLOW:
-        gradients_of(model, [[0]])  # none is set before the first
+        gradients_of(model, [[0]])  # before it, no gradient is set
     return model
 
 
@@ -328,7 +329,7 @@ def test_masks_are_those_of_keras() -> None:
     ids = ids_with_duplicates()
     assert (ids == 0).any()
     assert_trained_alike(own, theirs, ids)
-    # No gradient of padding: the row of key 0 is as it started.
+    # Padding has no gradient, so the row of key 0 keeps its initial values.
     table = own.get_layer("table").variable
     np.testing.assert_array_equal(table.lookup([0]), rows_of(theirs)[:1])
 
@@ -344,7 +345,7 @@ def test_a_frozen_layer_is_not_trained() -> None:
     assert own.get_layer("table").variable.total_count() == (0, DIM)
 
 
-# --- What Keras's doesn't have
+# --- Features that Keras's embedding doesn't have
 
 
 def test_every_int64_is_a_key() -> None:
@@ -462,7 +463,7 @@ def test_a_layer_whose_table_could_not_be_made_again_makes_it_once_it_can_be(
     storage = es.StorageOption(es.StorageType.DRAM_SSDHASH, folder, [1 << 20])
     option = es.EmbeddingVariableOption(storage_option=storage)
     model = over(es.keras.Embedding(KEYS, DIM, ev_option=option, name="table"))
-    predictions(model, ids_with_duplicates())  # makes a table that can't be trained
+    predictions(model, ids_with_duplicates())  # makes a table without an optimizer
     model.compile(OPTIMIZERS["Adagrad"](), "mse")
     folder.rename(tmp_path / "away")
     folder.touch()
@@ -472,7 +473,7 @@ def test_a_layer_whose_table_could_not_be_made_again_makes_it_once_it_can_be(
     fit(model, ids_with_duplicates())
 
 
-# --- What is refused
+# --- Errors
 
 
 @pytest.mark.parametrize("wrong", [-1, KEYS])
@@ -518,7 +519,7 @@ def test_optimizers_that_rows_cannot_follow_are_told(make: Callable[[], Any], na
     own.compile(make(), "mse")
     with pytest.raises(Exception, match=named) as raised:
         fit(own, ids_without_duplicates())
-    if not ON_TENSORFLOW:  # which wraps what a graph's function raises
+    if not ON_TENSORFLOW:  # TensorFlow wraps errors from a graph's function
         assert isinstance(raised.value, UnsupportedError)
     np.testing.assert_array_equal(rows_of(own), before)
 

@@ -1,4 +1,4 @@
-"""Keras is for those who ask for it."""
+"""Keras is imported only by programs that use it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums of marks tell which marks are in them, and nothing else does."""
+"""A sum of marks shows which marks are in it, and no other vector passes for such a sum."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_sum_tells_its_marks() -> None:
 
 
 def test_what_is_no_sum_of_marks_is_told() -> None:
-    # Numbers that are so far apart share a place, where bits could be taken for one another.
+    # Numbers at this distance share an element of the vector, where their bits could be confused.
     one, next_round, third = mark(3), mark(3 + SIZE - 2), mark(3 + 2 * (SIZE - 2))
     two_thirds = np.float32(2 / 3) * one + np.float32(1 / 3) * third
     for total in (

@@ -1,4 +1,4 @@
-"""Models whose embeddings are turned into embstore's tables, and back."""
+"""Models whose embeddings are converted to embstore's tables, and back."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The tests of this folder, of what is pulled and of many tables, once more with Keras on
-TensorFlow, which needs a process of its own. Those that are marked `any_backend` aren't repeated.
+"""Runs the tests of this folder, of prefetching and of many tables again with Keras on TensorFlow,
+in another process. Tests with the mark `any_backend` aren't repeated.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A model that is loaded or cloned creates its tables where whoever loads it wants them."""
+"""A loaded or cloned model creates its tables where its user wants them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_model_can_be_cloned_into_another_storage_type(author: Any) -> None:
 
 
 def test_tables_on_servers_come_into_this_process_as_partitions(tmp_path: Path) -> None:
-    layer = es.keras.Embedding(None, DIM, name="table", shards=3)  # not made before it is used
+    layer = es.keras.Embedding(None, DIM, name="table", shards=3)  # isn't made before it is used
     with es.keras.rows_at(tmp_path):
         copy = es.keras.Embedding.from_config(layer.get_config())
     assert (copy.partition_num, copy.shards) == (3, None)

@@ -1,4 +1,4 @@
-"""What Keras saves of a model has its rows; what hasn't is refused."""
+"""Files that Keras saves of a model have its rows; formats that can't are refused."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_options_of_the_table_come_back(tmp_path: Path) -> None:
     held = model.get_layer("table").variable.export()
     waiting = model.get_layer("table").variable.stats()["waiting_keys"]
     model.save(tmp_path / "model.keras")
-    model.get_layer("table").variable.close()  # the files are its own
+    model.get_layer("table").variable.close()  # releases the files
     loaded = keras.models.load_model(tmp_path / "model.keras").get_layer("table")
     assert loaded.ev_option.storage_option == option.storage_option
     assert isinstance(loaded.ev_option.filter_option, es.CBFFilter)
@@ -261,7 +261,7 @@ def test_training_that_was_interrupted_goes_on_from_its_backup(tmp_path: Path) -
     np.testing.assert_array_equal(rows_of(resumed), rows_of(whole))
 
 
-# --- Nothing is lost unseen
+# --- Nothing is silently lost
 
 
 @pytest.mark.any_backend
@@ -287,7 +287,7 @@ def test_a_refused_file_leaves_what_was_there(trained: Any, tmp_path: Path) -> N
 
 
 def damage_rows(weights: Path) -> None:
-    """One bit of a table's rows is another."""
+    """Flips one bit of a table's rows."""
     import h5py
 
     with h5py.File(weights, "a") as file:
@@ -321,7 +321,7 @@ def test_a_damaged_file_of_another_optimizer_leaves_the_table_alone(
     path = tmp_path / "model.weights.h5"
     trained.save_weights(path)
     damage_rows(path)
-    other, _ = own_and_theirs(lambda: keras.optimizers.SGD(0.5))  # and of other initial rows
+    other, _ = own_and_theirs(lambda: keras.optimizers.SGD(0.5))  # with other initial rows too
     fit(other, ids_with_duplicates())
     before, held = rows_of(other), other.get_layer("table").variable.total_count()
     with pytest.raises(ValueError, match=r"\.rows.*damaged"):
@@ -525,7 +525,7 @@ def test_increments_of_the_users_own_saves_follow_one_another(trained: Any, tmp_
         assert_same_table(tables[0], restored)
 
 
-# --- Files that a table keeps
+# --- Tables that keep their files
 
 
 def test_a_model_goes_on_from_the_files_that_its_table_kept(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the flags say of servers, and how a server's memory is shared by a model's tables."""
+"""The flags' settings of servers, and how a model's tables share a server's memory."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_flag_that_does_not_exist_cannot_be_set() -> None:
         embed.flags.master_endpont = "1.2.3.4:5"  # type: ignore[attr-defined]
 
 
-# --- What tables get of a server's memory
+# --- The tables' shares of a server's memory
 
 
 def test_the_tables_of_a_model_share_the_cache(
@@ -184,7 +184,7 @@ def test_shares_are_fair_and_no_more_than_there_is(
     for i, limit in enumerate(most):
         assert limit is None or given_[i] <= limit
     for i, other in itertools.product(unlimited, range(len(tables))):
-        # Within one byte by weight: whoever has no limit has no less than the others.
+        # Up to a byte per weight, a table without a limit has no less than the others.
         assert (given_[i] + 1) * weights[other] >= given_[other] * weights[i]
 
 

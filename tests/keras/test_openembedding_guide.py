@@ -1,4 +1,4 @@
-"""What OpenEmbedding's README and examples do, with embstore.openembedding in their import."""
+"""OpenEmbedding's README and examples, run with embstore.openembedding in their import."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_model_of_a_class_of_its_own_trains_and_keeps_its_tables(tmp_path: Pat
     assert tables_of(model)[0].variable.partition_num == 16
     train(model)
     model.save_weights(tmp_path / "weights.weights.h5")
-    train(fresh, epochs=1, seed=1)  # Keras loads into models that were called already
+    train(fresh, epochs=1, seed=1)  # Keras loads only into models that were called
     fresh.load_weights(tmp_path / "weights.weights.h5")
     np.testing.assert_array_equal(predictions(fresh), predictions(model))
     with pytest.raises(UnsupportedError, match="Sequential or functional"):
@@ -160,7 +160,7 @@ def test_an_optimizer_that_scales_the_loss_is_distributed_as_the_one_in_it() -> 
         embed.distributed_optimizer(momentum)
 
 
-# --- Save, and go on
+# --- Save, and continue
 
 
 def test_training_goes_on_from_a_model_saved_to_a_folder(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_training_goes_on_from_a_model_saved_to_a_folder(tmp_path: Path) -> None
     saved = predictions(model)
     np.testing.assert_array_equal(predictions(fresh), saved)
     assert train(fresh, seed=1) == train(model, seed=1)
-    fresh.load_weights(tmp_path / "B" / "variables" / "variables")  # as examples name it
+    fresh.load_weights(tmp_path / "B" / "variables" / "variables")  # the examples' name for it
     np.testing.assert_array_equal(predictions(fresh), saved)
 
 
@@ -200,7 +200,7 @@ def test_a_model_whose_embeddings_are_all_small_is_saved_without_tables(
 
 
 def unnamed(dim: int = 8) -> Any:
-    """A model whose layers have the names that Keras gives them, which differ each time."""
+    """Returns a model whose layers have Keras's automatic names, which differ each time."""
     ids = keras.Input((2,), dtype="int64")
     parts = [keras.layers.Embedding(IDS, dim)(ids), keras.layers.Embedding(2 * IDS, dim)(ids)]
     hidden = keras.layers.Flatten()(keras.layers.Concatenate()(parts))
@@ -245,7 +245,7 @@ def test_the_checkpoint_of_an_epoch_is_loaded(tmp_path: Path) -> None:
 
 @pytest.mark.any_backend
 def test_the_checkpoint_of_an_example_is_told_what_keras_needs(tmp_path: Path) -> None:
-    """OpenEmbedding's examples name it so; the guide has the line that takes its place."""
+    """OpenEmbedding's examples use that name; the guide has the line that replaces it."""
     with pytest.raises(ValueError, match=r"must end in `\.keras`"):
         keras.callbacks.ModelCheckpoint(str(tmp_path / "epoch") + "{epoch}")
     guide = Path(__file__).parents[2] / "engine" / "docs" / "keras-and-openembedding.md"
@@ -329,7 +329,7 @@ def test_a_save_that_fails_leaves_the_one_before(
 
 
 def save_text(path: Path, text: str, *, overwrite: bool = True) -> None:
-    """Saves it as the file and the rows of a model."""
+    """Saves `text` as the file and the rows of a model."""
     with being_saved(path, WHOLE, overwrite=overwrite, rows_apart=True) as files:
         assert files.rows is not None
         files.file.write_text(text)
@@ -344,7 +344,7 @@ def saved_text(path: Path) -> tuple[str, str]:
 
 
 def without_exchange(patched: pytest.MonkeyPatch) -> None:
-    """As with a C library that has no renameat2."""
+    """Simulates a C library without renameat2."""
     patched.setattr("ctypes.CDLL", lambda *_, **__: object())
 
 

@@ -1,4 +1,4 @@
-"""What OpenEmbedding's guide to persistent memory does: checkpoints of the pools."""
+"""OpenEmbedding's guide to persistent memory: checkpoints of the pools."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.timeout(120), pytest.mark.any_backend]
 
 @pytest.fixture(autouse=True)
 def as_in_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Pools in tmp_path, and `model.save` makes checkpoints of them. Models are closed."""
+    """Puts pools in tmp_path, and has `model.save` make checkpoints of them. Closes the models."""
     monkeypatch.setattr(embed.flags, "config", on_pmem(tmp_path / "pmem"))
     monkeypatch.setattr(embed.exb, "save_server_model", save_to_pools)
     monkeypatch.setattr(embed.exb, "load_server_model", embed.restore_server_model)
@@ -124,7 +124,7 @@ def test_a_save_whose_checkpoint_was_given_up_is_refused(tmp_path: Path) -> None
     model = model_on_pmem()
     model.load_weights(tmp_path / "first")
     train(model, epochs=1)
-    model.save(tmp_path / "other")  # takes the number that the second had
+    model.save(tmp_path / "other")  # takes the number of the second checkpoint
     with pytest.raises(CheckpointError, match="was given up"):
         model.load_weights(tmp_path / "second")
 
@@ -182,12 +182,12 @@ def test_checkpoints_are_made_while_training_goes_on(
     keys = np.arange(2 * rows_in_cache)
     variable.apply_gradients(keys, np.ones((keys.size, variable.dim), np.float32))
     variable.drain()
-    for _ in range(100):  # while one is pending, no other is due
+    for _ in range(100):  # no other is due while one is pending
         train(model, callbacks=[AutoPersist()])
         if AutoPersist.saves >= 2:
             break
     assert AutoPersist.saves >= 2
-    close(model)  # which waits for those that are pending
+    close(model)  # waits for pending checkpoints
     fresh = any_key_on_pmem()
     fresh.load_weights(tmp_path / f"auto{AutoPersist.saves}")
     assert tables_of(fresh)[0].variable.total_count()[0] >= keys.size

@@ -1,4 +1,4 @@
-"""What Keras doesn't document is used in one file."""
+"""One file has all uses of Keras's undocumented parts."""
 
 from __future__ import annotations
 
