@@ -100,7 +100,7 @@ def option_of(kind: str, path: Path) -> Any:
 @pytest.mark.parametrize("kind", ["DRAM", "DRAM_SSDHASH"])
 @pytest.mark.parametrize("partitions", [1, 3])
 @pytest.mark.parametrize("initialized", [False, True])
-def test_a_restored_model_goes_on_to_the_bit(
+def test_a_restored_model_continues_to_the_bit(
     tmp_path: Path, saved: Any, kind: str, partitions: int, initialized: bool
 ) -> None:
     prefix, state, later = saved
@@ -120,7 +120,7 @@ def decaying(step: Any) -> Any:
 
 
 @pytest.mark.parametrize(("rate", "expected"), [(0.5, 0.5), (decaying, 0.1 * 0.9**5)])
-def test_the_programs_learning_rate_counts_after_a_restore(
+def test_the_programs_learning_rate_applies_after_a_restore(
     saved: Any, rate: Any, expected: float
 ) -> None:
     prefix, *_ = saved
@@ -156,7 +156,7 @@ def rows_folders(path: Path) -> set[str]:
     return {entry.name.rpartition(".rows-")[0] for entry in path.glob("*.rows-*")}
 
 
-def test_rows_go_when_their_checkpoint_goes(tmp_path: Path) -> None:
+def test_rows_are_deleted_with_their_checkpoint(tmp_path: Path) -> None:
     model = Model()
     saver = model.saver(max_to_keep=2)
     with model.session() as session:
@@ -175,7 +175,7 @@ def test_rows_go_when_their_checkpoint_goes(tmp_path: Path) -> None:
     assert rows_folders(tmp_path) == {"model.ckpt-3", "model.ckpt-4"}
 
 
-def test_a_checkpoint_that_takes_anothers_name_takes_its_place(tmp_path: Path) -> None:
+def test_a_checkpoint_with_the_same_name_replaces_the_earlier_one(tmp_path: Path) -> None:
     model = Model()
     saver = model.saver()
     with model.session() as session:
@@ -278,7 +278,7 @@ def test_a_checkpoint_without_the_variable_says_so(tmp_path: Path) -> None:
         model.saver().restore(session, path)
 
 
-def test_a_saver_of_dense_variables_alone_has_no_rows(tmp_path: Path) -> None:
+def test_a_saver_of_dense_variables_only_saves_no_rows(tmp_path: Path) -> None:
     model = Model()
     with model.session() as session:
         session.run(model.init)
@@ -369,7 +369,7 @@ def train_and_fail(model: Model, monitored: Any, steps: int, state: dict[str, An
         raise TrainingFailedError
 
 
-def test_a_monitored_session_goes_on_where_the_last_one_ended(tmp_path: Path) -> None:
+def test_a_monitored_session_continues_where_the_last_one_ended(tmp_path: Path) -> None:
     expected = Model()
     with expected.session() as plain:
         plain.run(expected.init)
@@ -388,7 +388,7 @@ def test_a_monitored_session_goes_on_where_the_last_one_ended(tmp_path: Path) ->
     assert tf.train.latest_checkpoint(str(tmp_path)).endswith("model.ckpt-7")
 
 
-def test_increments_bring_back_what_came_after_the_last_full_checkpoint(tmp_path: Path) -> None:
+def test_increments_restore_changes_after_the_last_full_checkpoint(tmp_path: Path) -> None:
     """A session that fails, and so saves nothing at its end, is continued from its increments."""
     model = Model()
     folder = tmp_path / ".incremental_checkpoint"
@@ -453,7 +453,7 @@ def test_an_increment_has_only_the_rows_that_changed(tmp_path: Path) -> None:
         assert not list(tmp_path.rglob("incr_model*"))
 
 
-def test_increments_follow_each_other_by_their_steps(tmp_path: Path) -> None:
+def test_increments_are_restored_in_the_order_of_their_steps(tmp_path: Path) -> None:
     model = Model()
     saver = model.saver(incremental_save_restore=True)
     path = str(tmp_path / "model")
@@ -486,7 +486,7 @@ def test_a_second_increment_of_a_step_is_refused(tmp_path: Path) -> None:
         assert_same(model.state(session), state)
 
 
-def test_increments_that_were_left_out_are_not_gone_on_from(tmp_path: Path) -> None:
+def test_no_increment_follows_increments_that_were_left_out(tmp_path: Path) -> None:
     model = Model()
     path = str(tmp_path / "model")
     with model.session() as session:
@@ -503,7 +503,7 @@ def test_increments_that_were_left_out_are_not_gone_on_from(tmp_path: Path) -> N
         assert_same(model.state(session), left_out)
 
 
-def test_a_session_whose_rows_something_else_saved_makes_a_full_checkpoint(tmp_path: Path) -> None:
+def test_a_session_whose_rows_another_saver_saved_makes_a_full_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
     model = Model()
     other = model.saver()
@@ -565,7 +565,7 @@ def test_an_increment_follows_the_last_save_or_is_refused(tmp_path: Path) -> Non
         assert other.follows_last_save(session, str(tmp_path / "best"))
 
 
-def test_a_save_that_fails_leaves_the_one_before_and_nothing_of_itself(tmp_path: Path) -> None:
+def test_a_save_that_fails_keeps_the_previous_one_and_leaves_no_files(tmp_path: Path) -> None:
     model = Model()
     saver = model.saver()
     path = str(tmp_path / "model")
@@ -645,7 +645,7 @@ def test_a_saver_of_an_imported_graph_says_that_it_has_no_rows(tmp_path: Path) -
         assert session._closed
 
 
-def test_rows_are_not_said_to_come_from_init_from_checkpoint(tmp_path: Path) -> None:
+def test_init_from_checkpoint_refuses_embedding_variables(tmp_path: Path) -> None:
     model = Model()
     with model.session() as session:
         session.run(model.init)

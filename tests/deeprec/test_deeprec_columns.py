@@ -48,7 +48,7 @@ def test_an_examples_rows_are_combined(combiner: str, divisor: Callable[[Any], A
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
-def test_columns_stand_beside_tensorflows_own_by_name() -> None:
+def test_columns_are_ordered_by_name_among_tensorflows_own() -> None:
     features = {
         "b": sparse([[1], [2]]),
         "a": sparse([[3], [4]]),
@@ -77,7 +77,7 @@ def test_columns_stand_beside_tensorflows_own_by_name() -> None:
     assert (found[:, 5] == [5, 6]).all()
 
 
-def test_strings_are_keys_by_the_hash_that_deeprec_takes() -> None:
+def test_strings_become_keys_by_deeprecs_hash() -> None:
     texts = [["café", "x"], ["x"], ["café"]]
     layer = tf.feature_column.input_layer(
         {"item": sparse(texts, tf.string)}, [column(combiner="sum", dtype=tf.string)]
@@ -99,7 +99,7 @@ def test_ids_may_be_dense_and_of_any_integers() -> None:
     np.testing.assert_allclose(found, TABLE[[4095, 4093]], rtol=1e-6)
 
 
-def test_a_column_says_how_its_variable_is_made() -> None:
+def test_a_columns_options_apply_to_its_variable() -> None:
     option = tf.EmbeddingVariableOption(filter_option=tf.CounterFilter(2))
     columns = [column(partition_num=3, ev_option=option)]
     layer = tf.feature_column.input_layer({"item": sparse(EXAMPLES)}, columns)
@@ -112,7 +112,7 @@ def test_a_column_says_how_its_variable_is_made() -> None:
     }
 
 
-def test_a_layer_may_be_made_again_of_the_same_rows() -> None:
+def test_a_layer_may_be_made_again_with_the_same_rows() -> None:
     layers = []
     for reuse in (None, True):
         with tf.variable_scope("model", reuse=reuse):
@@ -152,7 +152,7 @@ def test_rows_of_a_column_are_trained_as_by_the_python_api() -> None:
             assert (found[name] == expected).all(), name
 
 
-def test_sequences_stand_side_by_side() -> None:
+def test_sequences_are_concatenated() -> None:
     features = {"item": sparse([[1, 2], [5]]), "other": sparse([[3, 3], [4]])}
     columns = [
         tf.feature_column.embedding_column(
@@ -172,7 +172,7 @@ def test_sequences_stand_side_by_side() -> None:
         evaluated(tf.contrib.feature_column.sequence_input_layer(features, columns)[1])
 
 
-def test_the_older_names_take_options_of_their_own() -> None:
+def test_the_older_names_accept_their_own_options() -> None:
     from tensorflow.contrib import layers
 
     older = layers.sparse_column_with_embedding("item", tf.int64, steps_to_live=7)
@@ -226,7 +226,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_cannot_be_a_column_is_refused_in_words(what: str) -> None:
+def test_bad_columns_are_refused(what: str) -> None:
     make, message = REFUSED[what]
     with pytest.raises(es.errors.EmbStoreError, match=message):
         make()

@@ -15,7 +15,7 @@ def test_without_tensorflow_the_error_says_how_to_get_it(how: str) -> None:
     assert "pip install 'embstore[deeprec]'" in result.stderr
 
 
-def test_programs_may_import_it_before_tensorflow() -> None:
+def test_programs_may_import_embstore_deeprec_before_tensorflow() -> None:
     """This process has done so, unless something else had imported TensorFlow into it before."""
     tf = pytest.importorskip("tensorflow.compat.v1")
     if before_tensorflow.IMPORTED:
@@ -27,7 +27,7 @@ def test_programs_may_import_it_before_tensorflow() -> None:
     assert result.returncode == 0, result.stderr
 
 
-def test_programs_may_import_it_after_tensorflow_in_both_ways(
+def test_programs_may_import_embstore_deeprec_after_tensorflow_in_both_ways(
     program_with_tensorflow: ProgramWithTensorFlow,
 ) -> None:
     assert program_with_tensorflow.imported == ["as an attribute", "by its name"]

@@ -35,7 +35,7 @@ def sparse(values: list[Any], dtype: Any) -> Any:
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("options", [{}, {"max_norm": 0.5}, {"default_id": 6}], ids=str)
-def test_safe_look_ups_are_tensorflows(
+def test_safe_look_ups_give_tensorflows_results(
     combiner: str, weighted: bool, options: dict[str, Any]
 ) -> None:
     ids = sparse(VALUES, tf.int64)
@@ -50,7 +50,7 @@ def test_safe_look_ups_are_tensorflows(
     assert (theirs[1] == 0).all() is not ("default_id" in options)
 
 
-def test_the_row_of_empty_bags_is_trained_where_one_is_empty_alone() -> None:
+def test_the_row_of_empty_bags_is_trained_only_if_a_bag_is_empty() -> None:
     variable = tf.get_embedding_variable("items", 2, initializer=tf.ones_initializer())
     bags = tf.placeholder(tf.int64, [None])
     ids = tf.SparseTensor(tf.stack([bags, tf.zeros_like(bags)], 1), bags + 1, [2, 1])
@@ -67,7 +67,7 @@ def test_the_row_of_empty_bags_is_trained_where_one_is_empty_alone() -> None:
 
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_sparse_look_ups_are_tensorflows(combiner: str, weighted: bool) -> None:
+def test_sparse_look_ups_give_tensorflows_results(combiner: str, weighted: bool) -> None:
     ids = sparse(VALUES, tf.int64)
     weights = sparse([w + 1 for w in WEIGHTS], tf.float32) if weighted else None
     ours, theirs = evaluated(
@@ -95,7 +95,7 @@ def test_a_batch_without_ids_gives_zeros() -> None:
     assert found.tolist() == [[0] * 3] * 2
 
 
-def test_negative_ids_are_keys_as_any_others() -> None:
+def test_negative_ids_are_keys_like_any_others() -> None:
     variable, _ = both()
     values = [-1, -(1 << 63), (1 << 63) - 1, -8, -9, 0, -18]
     (found,) = evaluated(

@@ -253,7 +253,7 @@ def test_multi_tier_storage_of_a_column(tmp_path: Path, storage_type: str) -> No
         )
 
 
-def test_what_the_pages_set_beside_the_programs(tmp_path: Path) -> None:
+def test_the_options_on_the_pages_are_accepted(tmp_path: Path) -> None:
     from tensorflow.contrib.layers.python.layers import feature_column
     from tensorflow.core.framework.embedding import config_pb2
 

@@ -221,7 +221,7 @@ def test_dense_variables_are_trained_by_tensorflow(name: str) -> None:
     assert (beside_rows != 1).all()
 
 
-def test_adagrad_decay_fades_the_accumulators_of_dense_variables() -> None:
+def test_adagrad_decay_decays_the_accumulators_of_dense_variables() -> None:
     step = tf.train.get_or_create_global_step()
     weights = tf.get_variable("w", initializer=np.array([1.0, 2.0], np.float32))
     optimizer = tf.train.AdagradDecayOptimizer(
@@ -246,7 +246,7 @@ def test_adagrad_decay_fades_the_accumulators_of_dense_variables() -> None:
 
 
 @pytest.mark.parametrize("use_resource", [False, True])
-def test_adamw_decays_dense_variables_by_the_rate(use_resource: bool) -> None:
+def test_adamw_decays_dense_variables_by_the_learning_rate(use_resource: bool) -> None:
     weights = tf.get_variable(
         "w", initializer=np.array([[1.0, 2.0], [3.0, 4.0]], np.float32), use_resource=use_resource
     )
@@ -290,7 +290,7 @@ def test_a_rate_that_decays_with_the_global_step_trains_rows_by_its_value() -> N
             ]
 
 
-def test_gradients_may_be_clipped_between_the_two_halves() -> None:
+def test_gradients_may_be_clipped_before_they_are_applied() -> None:
     variable = tf.get_embedding_variable("var", 2, initializer=tf.zeros_initializer())
     dense = tf.get_variable("w", initializer=np.array([0.0, 0.0], np.float32))
     rows = tf.nn.embedding_lookup(variable, tf.constant([4, 4], tf.int64))
@@ -364,7 +364,7 @@ def test_an_optimizer_that_cant_train_rows_says_which_can(name: str) -> None:
         session.run(train)
 
 
-def test_an_optimizer_of_ones_own_trains_rows_if_it_derives_from_one_that_can() -> None:
+def test_a_users_optimizer_trains_rows_if_its_base_class_can() -> None:
     sgd: Any = tf.train.GradientDescentOptimizer
     base: Any = tf.train.Optimizer
 

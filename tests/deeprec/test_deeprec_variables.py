@@ -26,7 +26,7 @@ def trained(variable: Any, *ids: int) -> Any:
     return tf.train.GradientDescentOptimizer(1.0).minimize(loss, var_list=[variable])
 
 
-def test_a_session_has_rows_of_its_own() -> None:
+def test_each_session_has_its_own_rows() -> None:
     variable = tf.get_embedding_variable("var", 2, initializer=tf.zeros_initializer())
     train = trained(variable, 5)
     rows = tf.nn.embedding_lookup(variable, keys(5))
@@ -38,7 +38,7 @@ def test_a_session_has_rows_of_its_own() -> None:
         assert other.run(rows).tolist() == [[0, 0]]
 
 
-def test_used_again_it_has_the_options_that_it_was_made_with() -> None:
+def test_a_reused_variable_keeps_its_options() -> None:
     def option(filter_freq: int, storage: Any) -> Any:
         return tf.EmbeddingVariableOption(
             filter_option=tf.CounterFilter(filter_freq), storage_option=storage
@@ -57,7 +57,7 @@ def test_used_again_it_has_the_options_that_it_was_made_with() -> None:
                 tf.get_embedding_variable("var", 2, ev_option=other)
 
 
-def test_initializing_again_makes_the_rows_anew(tmp_path: Path) -> None:
+def test_initializing_again_makes_new_rows(tmp_path: Path) -> None:
     storage = tf.StorageOption(es.StorageType.DRAM_SSDHASH, str(tmp_path))
     variable = tf.get_embedding_variable(
         "var",
@@ -75,9 +75,7 @@ def test_initializing_again_makes_the_rows_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["with", "close", "nobody holds it"])
-def test_a_session_that_ends_gives_the_files_of_its_tables_back(
-    tmp_path: Path, ending: str
-) -> None:
+def test_a_session_that_ends_releases_the_files_of_its_tables(tmp_path: Path, ending: str) -> None:
     storage = tf.StorageOption(es.StorageType.DRAM_SSDHASH, str(tmp_path))
     option = tf.EmbeddingVariableOption(storage_option=storage)
     variable = tf.get_embedding_variable("var", 2, ev_option=option)
@@ -113,7 +111,7 @@ def test_a_look_up_before_the_initializer_says_what_is_missing() -> None:
         assert session.run(tf.report_uninitialized_variables()).tolist() == []
 
 
-def test_it_is_found_where_programs_look_for_variables() -> None:
+def test_variables_are_in_tensorflows_collections() -> None:
     variable = tf.get_embedding_variable("var", 4)
     fixed = tf.get_embedding_variable("fixed", 4, trainable=False)
     local = tf.get_embedding_variable("local", 4, collections=[tf.GraphKeys.LOCAL_VARIABLES])
@@ -128,7 +126,7 @@ def test_it_is_found_where_programs_look_for_variables() -> None:
     assert "var" in repr(variable)
 
 
-def test_scopes_name_it_and_let_it_be_used_again() -> None:
+def test_scopes_name_variables_and_allow_reuse() -> None:
     with tf.variable_scope("tower"):
         first = tf.get_embedding_variable("var", 2)
         with pytest.raises(ValueError, match="tower/var already exists"):
@@ -150,7 +148,7 @@ def test_scopes_name_it_and_let_it_be_used_again() -> None:
     assert tf.get_embedding_variable("var", 2, custom_getter=renamed).name == "var_suffix:0"
 
 
-def test_a_scopes_partitioner_and_initializer_are_those_of_its_variables() -> None:
+def test_a_scopes_partitioner_and_initializer_apply_to_its_variables() -> None:
     with tf.variable_scope(
         "scope",
         partitioner=tf.min_max_variable_partitioner(max_partitions=3),
@@ -190,7 +188,7 @@ def by_the_python_api(initializer: es.initializers.Initializer) -> Any:
 
 @pytest.mark.parametrize("kind", INITIALIZERS)
 @pytest.mark.parametrize("by", ["initializer", "init_option"])
-def test_rows_start_as_an_initializer_says(kind: str, by: str) -> None:
+def test_initial_rows_come_from_the_initializer(kind: str, by: str) -> None:
     initializer = INITIALIZERS[kind]()
     if by == "init_option" and kind in ("number", "row"):
         initializer = es.initializers.Constant(initializer)
@@ -238,7 +236,7 @@ def test_the_graphs_seed_draws_the_same_rows_again() -> None:
     assert (seen[0][0] != seen[0][1]).all()
 
 
-def test_what_a_table_knows_of_its_keys_can_be_asked_in_the_graph() -> None:
+def test_frequencies_versions_and_tiers_can_be_read_in_the_graph() -> None:
     variable = tf.get_embedding_variable("var", 2, initializer=tf.zeros_initializer())
     step = tf.train.get_or_create_global_step()
     loss = tf.reduce_sum(tf.nn.embedding_lookup(variable, keys(5, 5, -3)))
@@ -280,7 +278,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_arguments_that_mean_nothing_are_refused_at_once(what: str) -> None:
+def test_bad_arguments_of_a_variable_are_refused_at_once(what: str) -> None:
     arguments, message = REFUSED[what]
     with pytest.raises(es.errors.EmbStoreError, match=message):
         tf.get_embedding_variable(**{"name": "var", "embedding_dim": 2, **arguments})
@@ -296,7 +294,7 @@ def test_documented_types_are_accepted() -> None:
         assert session.run(rows).tolist() == session.run(same).tolist()
 
 
-def test_it_does_not_pass_for_a_tensor() -> None:
+def test_a_variable_cannot_be_used_as_a_tensor() -> None:
     variable = tf.get_embedding_variable("var", 2)
     with pytest.raises(es.errors.UnsupportedError, match="var can't become a tensor"):
         tf.identity(variable)
@@ -306,7 +304,7 @@ def test_it_does_not_pass_for_a_tensor() -> None:
         tf.nn.embedding_lookup(variable, tf.constant([1.0]))
 
 
-def test_ids_that_int64_lacks_are_refused_rather_than_taken_for_others() -> None:
+def test_ids_outside_of_int64_are_refused() -> None:
     too_large = tf.constant([2**63], tf.uint64)
     variable = tf.get_embedding_variable("var", 2)
     with pytest.raises(es.errors.InvalidArgumentError, match=r"ids: of var must .*, got uint64"):

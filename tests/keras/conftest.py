@@ -23,7 +23,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _alike_every_time() -> None:
+def _set_random_seed() -> None:
     if importlib.util.find_spec("keras") is not None:
         import keras
 

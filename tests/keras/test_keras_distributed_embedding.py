@@ -41,7 +41,7 @@ def combined(rows: NDArray[Any], weights: NDArray[Any], combiner: str) -> NDArra
 
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_rows_are_combined_as_the_combiner_says(combiner: str, weighted: bool) -> None:
+def test_rows_are_combined_by_the_combiner(combiner: str, weighted: bool) -> None:
     layer = layer_of(combiner)
     weights = WEIGHTS if weighted else np.ones_like(WEIGHTS)
     given = ({"bag": IDS}, {"bag": WEIGHTS}) if weighted else ({"bag": IDS},)
@@ -57,14 +57,14 @@ def test_a_sample_without_weight_is_zero(combiner: str) -> None:
     np.testing.assert_array_equal(keras.ops.convert_to_numpy(result), 0)
 
 
-def test_one_id_a_sample_gives_its_row() -> None:
+def test_one_id_per_sample_gives_its_row() -> None:
     layer = DistributedEmbedding(FeatureConfig("one", table()))
     result = keras.ops.convert_to_numpy(layer(IDS[:, 0]))
     np.testing.assert_array_equal(result, layer.variables_by_table["items"].lookup(IDS[:, 0]))
 
 
 @pytest.mark.parametrize("policy", ["float16", "mixed_float16", "float32"])
-def test_combined_rows_have_the_layers_dtype_whatever_way_they_are_asked_for(policy: str) -> None:
+def test_combined_rows_have_the_layers_dtype_in_calls_and_in_symbolic_calls(policy: str) -> None:
     layer = DistributedEmbedding({"bag": FeatureConfig("bag", table())}, dtype=policy)
     asked = {"bag": keras.Input((3,), dtype="int64")}
     found = layer({"bag": IDS})["bag"]
@@ -121,7 +121,7 @@ def test_each_table_is_trained_by_its_own_optimizer_and_shared_by_its_features()
     np.testing.assert_array_equal(tables["users"].export()["keys"], np.unique(inputs["user"]))
 
 
-def test_a_table_without_an_optimizer_follows_the_model() -> None:
+def test_the_model_trains_a_table_without_an_optimizer() -> None:
     model = two_towers(table(optimizer=None), table("users", optimizer=None))
     inputs, labels = batches()
     model.fit(inputs, labels, verbose=0)
@@ -164,7 +164,7 @@ def test_an_evaluation_moves_no_row_and_a_layer_that_serves_does(
     assert rows.lookup_tier([1, 2]).tolist() == ([1, 0] if serves else [0, 1])
 
 
-def test_tables_are_given_by_name() -> None:
+def test_rows_of_tables_are_returned_by_name() -> None:
     layer = DistributedEmbedding([FeatureConfig("one", table(vocabulary_size=5))])
     tables = layer.get_embedding_tables()
     assert {name: rows.shape for name, rows in tables.items()} == {"items": (5, DIM)}

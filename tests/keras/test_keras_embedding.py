@@ -57,7 +57,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
         for name in OPTIMIZERS
     ],
 )
-def test_losses_and_rows_are_those_of_keras(name: str) -> None:
+def test_losses_and_rows_equal_those_of_keras(name: str) -> None:
     # Each batch has every key: Keras's Adam also changes rows that a batch lacks, embstore doesn't.
     own, theirs = own_and_theirs(OPTIMIZERS[name])
     assert_trained_alike(own, theirs, ids_without_duplicates())
@@ -74,7 +74,7 @@ def test_duplicates_and_several_calls_are_one_step(name: str, calls: int) -> Non
     assert own.get_layer("table").variable.get_version(np.arange(KEYS)).max() == steps - 1
 
 
-def test_learning_rate_schedules_drive_the_rows_too() -> None:
+def test_learning_rate_schedules_apply_to_rows_too() -> None:
     def decaying() -> Any:
         return keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.5, 4, 0.5))
 
@@ -82,7 +82,7 @@ def test_learning_rate_schedules_drive_the_rows_too() -> None:
     assert_trained_alike(own, theirs, ids_without_duplicates())
 
 
-def test_callbacks_that_set_the_learning_rate_drive_the_rows_too() -> None:
+def test_callbacks_that_set_the_learning_rate_apply_to_rows_too() -> None:
     def scheduler() -> Any:
         return keras.callbacks.LearningRateScheduler(lambda epoch: 0.5 if epoch == 0 else 0.01)
 
@@ -121,7 +121,7 @@ def test_one_layer_may_have_a_mixed_precision(policy: str) -> None:
     assert np.abs(rows_of(own)).max() > 1e-3, "nothing was trained"
 
 
-def test_a_step_that_loss_scaling_leaves_out_trains_no_row() -> None:
+def test_a_step_that_loss_scaling_skips_trains_no_row() -> None:
     scaling = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.5), initial_scale=2.0**127)
     own, _ = own_and_theirs(lambda: scaling)
     own.compile(scaling, "mse")
@@ -134,7 +134,7 @@ def test_a_step_that_loss_scaling_leaves_out_trains_no_row() -> None:
     assert np.isfinite(rows_of(own)).all()
 
 
-def test_training_by_hand_is_as_by_fit() -> None:
+def test_training_by_hand_gives_the_rows_of_fit() -> None:
     own, theirs = own_and_theirs(OPTIMIZERS["SGD"])
     ids = ids_without_duplicates()
     for start in range(0, len(ids), BATCH):
@@ -199,7 +199,7 @@ def of_one_table() -> Any:
     return model
 
 
-def test_gradients_that_are_only_looked_at_train_nothing() -> None:
+def test_gradients_that_are_computed_but_not_applied_train_nothing() -> None:
     model = of_one_table()
     applied = gradients_of(model, [[1]])
     gradients_of(model, [[2]], factor=100.0)
@@ -243,7 +243,7 @@ def test_gradients_that_were_changed_are_refused(change: Callable[[Any, Any], An
     np.testing.assert_array_equal(rows_of(model), 1)
 
 
-def test_a_step_may_have_many_look_ups_and_too_many_are_told() -> None:
+def test_a_step_may_have_many_look_ups_and_too_many_raise_an_error() -> None:
     from embstore.keras.marks import MOST
 
     model = of_one_table()
@@ -268,7 +268,7 @@ def test_a_step_may_have_many_look_ups_and_too_many_are_told() -> None:
         apply(model, gradients(MOST + 1))
 
 
-def test_rows_that_no_keras_optimizer_trains_are_told_of() -> None:
+def test_training_rows_by_a_torch_or_tensorflow_update_raises_an_error() -> None:
     model = of_one_table()
     stand_in = model.trainable_variables[0]
     (gradient,) = gradients_of(model, [[1]])
@@ -315,7 +315,7 @@ def test_a_step_that_a_table_refuses_leaves_dense_weights_as_they_are() -> None:
         np.testing.assert_array_equal(one, other)
 
 
-def test_masks_are_those_of_keras() -> None:
+def test_masks_equal_those_of_keras() -> None:
     def pooled(embedding: Any) -> Any:
         ids = keras.Input((LENGTH,), dtype="int64")
         return keras.Model(
@@ -437,7 +437,7 @@ def test_filters_keep_rare_keys_out() -> None:
     np.testing.assert_array_equal(model.get_layer("table").variable.export()["keys"], [1])
 
 
-def test_initial_rows_are_drawn_as_keras_would() -> None:
+def test_initial_rows_have_the_distribution_of_keras() -> None:
     layer = es.keras.Embedding(4096, 8, "glorot_uniform")
     limit = np.sqrt(6 / (4096 + 8))
     rows = layer.dense_rows()
@@ -448,7 +448,7 @@ def test_initial_rows_are_drawn_as_keras_would() -> None:
 
 
 @pytest.mark.parametrize("constant", [es.initializers.Constant, keras.initializers.Constant])
-def test_pretrained_vectors_are_what_rows_start_by(constant: Any) -> None:
+def test_pretrained_vectors_are_the_initial_rows(constant: Any) -> None:
     vectors = np.random.default_rng(1).normal(size=(KEYS, DIM)).astype(np.float32)
     own = es.keras.Embedding(KEYS, DIM, constant(vectors), name="table")
     np.testing.assert_array_equal(own.dense_rows(), vectors)
@@ -456,7 +456,7 @@ def test_pretrained_vectors_are_what_rows_start_by(constant: Any) -> None:
     np.testing.assert_array_equal(again.dense_rows(), vectors)
 
 
-def test_a_layer_whose_table_could_not_be_made_again_makes_it_once_it_can_be(
+def test_a_layer_whose_table_could_not_be_made_makes_it_in_a_later_call(
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "rows"
@@ -477,7 +477,7 @@ def test_a_layer_whose_table_could_not_be_made_again_makes_it_once_it_can_be(
 
 
 @pytest.mark.parametrize("wrong", [-1, KEYS])
-def test_ids_out_of_range_are_told(wrong: int) -> None:
+def test_ids_out_of_range_are_named(wrong: int) -> None:
     layer = es.keras.Embedding(KEYS, DIM, name="table")
     with pytest.raises(InvalidArgumentError, match=f"from 0 to {KEYS - 1}.*got {wrong}"):
         layer(np.array([[0, wrong]]))
@@ -513,7 +513,7 @@ def test_dtypes_that_would_merge_keys_are_refused() -> None:
         (lambda: keras.optimizers.Ftrl(0.1, beta=0.1), "beta"),
     ],
 )
-def test_optimizers_that_rows_cannot_follow_are_told(make: Callable[[], Any], named: str) -> None:
+def test_optimizers_that_cannot_train_rows_are_refused(make: Callable[[], Any], named: str) -> None:
     own, _ = own_and_theirs(OPTIMIZERS["SGD"])
     before = rows_of(own)
     own.compile(make(), "mse")
@@ -533,7 +533,7 @@ def test_a_gradient_that_is_nan_trains_no_row() -> None:
     np.testing.assert_array_equal(rows_of(own), before)
 
 
-def test_another_optimizer_in_the_middle_of_training_is_told() -> None:
+def test_another_optimizer_in_the_middle_of_training_is_refused() -> None:
     own, _ = own_and_theirs(OPTIMIZERS["SGD"])
     fit(own, ids_without_duplicates())
     own.compile(OPTIMIZERS["Adagrad"](), "mse")
@@ -549,7 +549,7 @@ def test_a_model_may_be_compiled_with_another_optimizer_before_its_first_step() 
     assert_trained_alike(own, theirs, ids_without_duplicates())
 
 
-def test_tables_that_were_never_trained_follow_the_optimizer_that_the_model_has_now() -> None:
+def test_untrained_tables_get_the_models_present_optimizer() -> None:
     own, _ = own_and_theirs(OPTIMIZERS["SGD"])
     es.keras.variables(own)
     own.compile(OPTIMIZERS["Adagrad"](), "mse")
@@ -557,7 +557,7 @@ def test_tables_that_were_never_trained_follow_the_optimizer_that_the_model_has_
     assert type(variable.optimizer) is es.optimizers.Adagrad
 
 
-def test_rows_keep_their_slots_when_their_model_is_compiled_anew() -> None:
+def test_rows_keep_their_slots_when_their_model_is_compiled_again() -> None:
     own, _ = own_and_theirs(OPTIMIZERS["Adagrad"])
     ids = ids_without_duplicates()
     fit(own, ids)
@@ -570,7 +570,7 @@ def test_rows_keep_their_slots_when_their_model_is_compiled_anew() -> None:
     assert (variable.export()["accumulator"] > before["accumulator"]).any()
 
 
-def test_what_would_lose_rows_unseen_raises() -> None:
+def test_calls_that_would_silently_lose_rows_raise_an_error() -> None:
     own, _ = own_and_theirs(OPTIMIZERS["SGD"])
     with pytest.raises(UnsupportedError, match="save_weights"):
         own.get_weights()

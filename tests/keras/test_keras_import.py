@@ -31,7 +31,7 @@ def test_without_keras_the_error_says_how_to_get_it() -> None:
 
 
 @pytest.mark.long
-def test_a_backend_without_look_ups_is_told() -> None:
+def test_a_backend_without_look_ups_is_refused() -> None:
     pytest.importorskip("keras")
     program = """
 import keras

@@ -12,7 +12,7 @@ from embstore.keras.marks import MOST, SIZE, count_of, mark, marked
 pytestmark = pytest.mark.any_backend
 
 
-def test_a_sum_tells_its_marks() -> None:
+def test_a_sum_shows_its_marks() -> None:
     random = np.random.RandomState(1)
     for count in (1, 2, 7, 100, MOST):
         numbers = random.permutation(MOST)[:count]
@@ -25,7 +25,7 @@ def test_a_sum_tells_its_marks() -> None:
         assert count_of(total) == count
 
 
-def test_what_is_no_sum_of_marks_is_told() -> None:
+def test_a_vector_that_is_no_sum_of_marks_is_refused() -> None:
     # Numbers at this distance share an element of the vector, where their bits could be confused.
     one, next_round, third = mark(3), mark(3 + SIZE - 2), mark(3 + 2 * (SIZE - 2))
     two_thirds = np.float32(2 / 3) * one + np.float32(1 / 3) * third

@@ -29,7 +29,7 @@ from embstore.errors import InvalidArgumentError, UnsupportedError
 pytestmark = pytest.mark.timeout(120)
 
 
-def test_a_sequential_model_becomes_ours() -> None:
+def test_a_sequential_model_is_converted() -> None:
     theirs = keras.Sequential(
         [
             keras.Input((LENGTH,), dtype="int64"),
@@ -43,7 +43,7 @@ def test_a_sequential_model_becomes_ours() -> None:
     assert_trained_alike(own, theirs, ids_with_duplicates())
 
 
-def test_layers_that_models_in_models_share_are_one_table() -> None:
+def test_a_layer_shared_by_nested_models_is_one_table() -> None:
     embedding = keras.layers.Embedding(KEYS, DIM, name="table")
     tower = over(embedding)
     ids = keras.Input((LENGTH,), dtype="int64")
@@ -74,7 +74,7 @@ def test_weights_and_compilation_are_taken_over() -> None:
 
 
 @pytest.mark.parametrize("how", ["clone_model", "json"])
-def test_a_copy_without_weights_starts_as_one_of_keras_would(how: str) -> None:
+def test_a_copy_without_weights_has_initial_rows_like_keras(how: str) -> None:
     def of(model: Any) -> Any:
         if how == "json":
             return keras.models.model_from_json(model.to_json())
@@ -94,7 +94,7 @@ def test_a_copy_without_weights_starts_as_one_of_keras_would(how: str) -> None:
     np.testing.assert_array_equal(rows_of(of(own)), matrix)
 
 
-def test_a_configuration_has_no_large_tables() -> None:
+def test_a_configuration_contains_no_large_tables() -> None:
     layer = es.keras.Embedding(2**18, 8, es.initializers.Constant(np.ones((2**18, 8), np.float32)))
     assert layer.get_config()["embeddings_initializer"] == "zeros"
 
@@ -129,7 +129,7 @@ np.save({str(tmp_path / "predicted.npy")!r}, model.predict(ids, verbose=0))
     np.testing.assert_array_equal(np.load(tmp_path / "predicted.npy"), predictions(own, ids))
 
 
-def test_there_and_back_is_the_same_model(tmp_path: Path) -> None:
+def test_converting_a_model_and_back_gives_the_same_model(tmp_path: Path) -> None:
     own, theirs = own_and_theirs(adagrad)
     es.keras.save_as_original_model(own, tmp_path / "original.keras")
     original = keras.models.load_model(tmp_path / "original.keras")
@@ -142,7 +142,7 @@ def test_a_table_of_any_int64_has_no_original(tmp_path: Path) -> None:
         es.keras.save_as_original_model(model, tmp_path / "original.keras")
 
 
-def test_what_cannot_become_ours_is_told() -> None:
+def test_models_that_cannot_be_converted_are_refused() -> None:
     class Derived(keras.Model):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()

@@ -59,7 +59,7 @@ def test_a_model_can_be_cloned_into_another_storage_type(author: Any) -> None:
     assert table_of(author).total_count()[0] > 0
 
 
-def test_tables_on_servers_come_into_this_process_as_partitions(tmp_path: Path) -> None:
+def test_shards_of_a_copied_table_become_partitions_in_this_process(tmp_path: Path) -> None:
     layer = es.keras.Embedding(None, DIM, name="table", shards=3)  # isn't made before it is used
     with es.keras.rows_at(tmp_path):
         copy = es.keras.Embedding.from_config(layer.get_config())
@@ -67,7 +67,7 @@ def test_tables_on_servers_come_into_this_process_as_partitions(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("kind", [es.keras.Embedding, es.keras.TableConfig])
-def test_what_lies_where_only_the_file_says_is_told(kind: Any, tmp_path: Path) -> None:
+def test_a_place_that_only_the_file_names_causes_a_warning(kind: Any, tmp_path: Path) -> None:
     storage = es.StorageOption(es.StorageType.DRAM_SSDHASH, tmp_path / "author")
     option = es.EmbeddingVariableOption(storage)
     arguments: dict[str, Any] = {"name": "table", "ev_option": option, "shards": 2}
@@ -86,7 +86,7 @@ def test_what_lies_where_only_the_file_says_is_told(kind: Any, tmp_path: Path) -
     assert copy.shards is None
 
 
-def test_a_copy_of_what_is_open_says_how_to_have_it_elsewhere(author: Any, tmp_path: Path) -> None:
+def test_the_error_about_a_copy_of_an_open_model_names_rows_at(author: Any, tmp_path: Path) -> None:
     author.save(tmp_path / "model.keras")
     with (
         pytest.warns(UserWarning, match="rows_at"),
@@ -96,7 +96,7 @@ def test_a_copy_of_what_is_open_says_how_to_have_it_elsewhere(author: Any, tmp_p
     assert table_of(author).total_count()[0] > 0
 
 
-def test_tiers_without_files_have_none_elsewhere_either(tmp_path: Path) -> None:
+def test_tiers_without_files_get_none_in_another_place(tmp_path: Path) -> None:
     storage = es.StorageOption(
         es.StorageType.DRAM_PMEM_SSDHASH, storage_path=[None, None, tmp_path / "author"]
     )
@@ -107,6 +107,6 @@ def test_tiers_without_files_have_none_elsewhere_either(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["", None, 3])
-def test_a_place_that_is_none_is_refused(place: Any) -> None:
+def test_a_bad_place_is_refused(place: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="place"), es.keras.rows_at(place):
         pass

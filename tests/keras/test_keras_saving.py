@@ -140,7 +140,7 @@ def test_a_model_that_was_not_trained_yet_is_saved_too(tmp_path: Path) -> None:
     assert fit(loaded, ids) == fit(own, ids)
 
 
-def test_what_tensorflow_writes_without_rows_is_refused(trained: Any, tmp_path: Path) -> None:
+def test_tensorflow_formats_without_rows_are_refused(trained: Any, tmp_path: Path) -> None:
     if not ON_TENSORFLOW:
         pytest.skip("Keras runs on torch here")
     import tensorflow as tf
@@ -181,7 +181,7 @@ def test_weights_of_a_class_derived_from_the_layer_are_kept(tmp_path: Path) -> N
         plain.load_weights(tmp_path / "model.weights.h5")
 
 
-def test_keys_that_were_never_trained_are_among_the_weights(tmp_path: Path) -> None:
+def test_weights_include_initial_rows_of_untrained_keys(tmp_path: Path) -> None:
     model, other = of_any_key(), of_any_key("another")
     fit(model, ids_with_duplicates())
     strangers = np.arange(-50, 0)
@@ -203,7 +203,7 @@ def test_weights_load_into_a_model_whose_layers_have_other_names(
     np.testing.assert_array_equal(predictions(other, ids), predictions(trained, ids))
 
 
-def test_weights_come_out_of_a_whole_model_too(trained: Any, tmp_path: Path) -> None:
+def test_weights_load_from_a_whole_model_too(trained: Any, tmp_path: Path) -> None:
     trained.save(tmp_path / "model.keras")
     rows = rows_of(trained)
     fit(trained, ids_with_duplicates())
@@ -212,7 +212,7 @@ def test_weights_come_out_of_a_whole_model_too(trained: Any, tmp_path: Path) -> 
     np.testing.assert_array_equal(rows_of(trained), rows)
 
 
-def test_weights_in_several_files_are_whole(trained: Any, tmp_path: Path) -> None:
+def test_weights_in_several_files_have_all_rows(trained: Any, tmp_path: Path) -> None:
     trained.save_weights(tmp_path / "model.weights.json", max_shard_size=0.00001)
     other = over(es.keras.Embedding(KEYS, DIM, name="another"))
     other.load_weights(tmp_path / "model.weights.json")
@@ -238,7 +238,7 @@ def test_the_callbacks_that_keep_models_keep_rows(tmp_path: Path) -> None:
         assert_same_table(model.get_layer("table").variable, other.get_layer("another").variable)
 
 
-def test_training_that_was_interrupted_goes_on_from_its_backup(tmp_path: Path) -> None:
+def test_interrupted_training_continues_from_its_backup(tmp_path: Path) -> None:
     class InterruptionError(Exception):
         pass
 
@@ -273,7 +273,7 @@ def test_a_file_of_another_layer_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.any_backend
-def test_a_refused_file_leaves_what_was_there(trained: Any, tmp_path: Path) -> None:
+def test_a_refused_save_keeps_the_existing_file(trained: Any, tmp_path: Path) -> None:
     for name in ("model.h5", "model.hdf5"):
         (tmp_path / name).write_bytes(b"before")
         with pytest.raises(UnsupportedError, match=r"a \.h5 file of the whole model"):
@@ -365,7 +365,7 @@ def test_a_table_of_another_shape_is_refused_and_left_alone(
 
 @pytest.mark.any_backend
 @pytest.mark.parametrize("loaded_slots", [0, 1, 2])
-def test_weights_that_there_is_no_room_for_leave_the_table_alone(
+def test_weights_that_do_not_fit_into_the_table_leave_it_unchanged(
     tmp_path: Path, loaded_slots: int
 ) -> None:
     rules = {0: "sgd", 1: "adagrad", 2: "adam"}
@@ -420,7 +420,7 @@ def test_a_table_of_more_ids_takes_the_rows(tmp_path: Path) -> None:
         (es.initializers.RandomUniform(seed=1), 0.01),
     ],
 )
-def test_weights_without_rows_leave_rows_that_are_there(
+def test_weights_without_rows_keep_the_tables_rows(
     initializer: Any, rate: float, tmp_path: Path
 ) -> None:
     model, other = (of_any_key(embeddings_initializer=initializer) for _ in range(2))
@@ -484,7 +484,7 @@ def test_rows_restored_into_a_compiled_model_have_their_slots(trained: Any, tmp_
     assert_same_table(trained.get_layer("table").variable, fresh.get_layer("table").variable)
 
 
-def test_a_rate_that_was_restored_or_set_by_hand_gives_way_to_the_models(
+def test_the_models_learning_rate_replaces_one_that_was_restored_or_set(
     trained: Any, tmp_path: Path
 ) -> None:
     (table,) = es.keras.variables(trained)
@@ -503,9 +503,7 @@ def test_a_rate_that_was_restored_or_set_by_hand_gives_way_to_the_models(
 
 
 @pytest.mark.any_backend
-def test_rows_restored_without_their_slots_are_not_trained_from_nothing(
-    trained: Any, tmp_path: Path
-) -> None:
+def test_rows_restored_without_their_slots_cannot_be_trained(trained: Any, tmp_path: Path) -> None:
     es.save(tmp_path, es.keras.variables(trained), global_step=1)
     fresh = of_any_key()
     es.restore(tmp_path, [fresh.get_layer("table").variable])
@@ -528,7 +526,7 @@ def test_increments_of_the_users_own_saves_follow_one_another(trained: Any, tmp_
 # --- Tables that keep their files
 
 
-def test_a_model_goes_on_from_the_files_that_its_table_kept(tmp_path: Path) -> None:
+def test_a_model_continues_from_the_files_that_its_table_kept(tmp_path: Path) -> None:
     storage = es.StorageOption(
         es.StorageType.DRAM_SSDHASH,
         tmp_path,

@@ -50,7 +50,7 @@ def test_the_config_is_json_or_yaml(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "  ", "{}", '{"server": {}}', '{"server": {"pmem_pool_root_path": ""}}']
 )
-def test_without_a_pool_tables_lie_in_dram(text: str) -> None:
+def test_without_a_pool_tables_are_in_dram(text: str) -> None:
     assert server_config(text).pmem_pool_root_path is None
 
 
@@ -79,7 +79,7 @@ def test_without_a_pool_tables_lie_in_dram(text: str) -> None:
         ('{"rpc": {"protocol": "rdma"}}', UnsupportedError, "rpc"),
     ],
 )
-def test_a_field_that_cannot_be_followed_is_named(
+def test_a_field_that_is_not_supported_is_named(
     text: str, error: type[Exception], told: str
 ) -> None:
     with pytest.raises(error, match=told):
@@ -95,7 +95,7 @@ def test_without_pyyaml_a_config_in_yaml_says_what_to_install(
     assert server_config('{"server": {}}').pmem_pool_root_path is None
 
 
-def test_a_field_that_changes_no_result_is_told_to_have_no_effect() -> None:
+def test_a_field_without_effect_causes_a_warning() -> None:
     with pytest.warns(UserWarning, match="server_concurrency has no effect"):
         server_config('{"server": {"server_concurrency": 28}}')
 
@@ -116,7 +116,7 @@ def test_a_field_that_changes_no_result_is_told_to_have_no_effect() -> None:
         ("config", None, InvalidArgumentError, "config must be a string"),
     ],
 )
-def test_a_flag_that_cannot_be_followed_is_named_when_a_table_is_made(
+def test_a_flag_that_is_not_supported_is_named_when_a_table_is_made(
     monkeypatch: pytest.MonkeyPatch, flag: str, value: Any, error: type[Exception], told: str
 ) -> None:
     monkeypatch.setattr(embed.flags, flag, value)
@@ -148,7 +148,7 @@ def test_the_tables_of_a_model_share_the_cache(
     assert caches == {"own": 2 * MIB, "theirs": 4 * MIB}
 
 
-def test_a_table_that_says_itself_where_it_lies_is_left_there(
+def test_a_table_with_its_own_ev_option_keeps_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embed.flags, "config", on_pmem(tmp_path))
@@ -157,7 +157,7 @@ def test_a_table_that_says_itself_where_it_lies_is_left_there(
     assert layer.ev_option == option
 
 
-def test_partitions_of_a_server_share_what_the_table_has() -> None:
+def test_partitions_on_a_server_share_the_tables_size() -> None:
     flags = embed.Flags(config=on_pmem(Path("/p"), cache_mb=8))
     (whole,) = placements([TableNeed(16, None, None)], flags)
     (parted,) = placements([TableNeed(16, None, 4)], flags)
@@ -172,7 +172,7 @@ def test_partitions_of_a_server_share_what_the_table_has() -> None:
         st.tuples(st.integers(1, 4096), st.none() | st.integers(0, 1 << 32)), min_size=1
     ),
 )
-def test_shares_are_fair_and_no_more_than_there_is(
+def test_shares_are_fair_and_within_the_total(
     total: int, tables: list[tuple[int, int | None]]
 ) -> None:
     weights, most = [weight for weight, _ in tables], [limit for _, limit in tables]

@@ -47,12 +47,12 @@ def test_large_embeddings_become_tables_and_small_ones_stay_with_the_worker() ->
     assert tables_of(model)[0].variable.total_count()[0] == len(np.unique(criteo_like()[0]["C1"]))
 
 
-def test_the_size_below_which_embeddings_stay_can_be_chosen() -> None:
+def test_the_size_up_to_which_embeddings_stay_can_be_chosen() -> None:
     assert not tables_of(embed.distributed_model(network(), sparse_as_dense_size=IDS))
     assert len(tables_of(embed.distributed_model(network(), sparse_as_dense_size=0))) == 2
 
 
-def test_a_distributed_model_trains_as_the_model_that_it_was_made_of() -> None:
+def test_a_distributed_model_trains_like_the_original_model() -> None:
     original = network()
     model = embed.distributed_model(original)
     for each in (model, original):
@@ -87,7 +87,7 @@ def test_a_hooked_embedding_takes_any_int64() -> None:
     np.testing.assert_array_equal(trained, np.unique(inputs["C1"]))
 
 
-def test_a_model_of_a_class_of_its_own_trains_and_keeps_its_tables(tmp_path: Path) -> None:
+def test_a_model_of_a_users_class_trains_and_keeps_its_tables(tmp_path: Path) -> None:
     class LogisticRegression(keras.Model):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
@@ -119,7 +119,7 @@ def test_a_model_of_a_class_of_its_own_trains_and_keeps_its_tables(tmp_path: Pat
 
 
 @pytest.mark.parametrize("ids", [IDS, -1])
-def test_without_an_initializer_rows_start_as_keras_has_them(ids: int) -> None:
+def test_without_an_initializer_rows_are_initialized_as_in_keras(ids: int) -> None:
     layer = embed.Embedding(ids, 4, embeddings_initializer=None, name="rows")
     model = keras.Sequential([keras.Input((1,), dtype="int64"), layer])
     compiled(embed.distributed_model(model), adam())
@@ -133,7 +133,7 @@ def test_without_an_initializer_rows_start_as_keras_has_them(ids: int) -> None:
     assert len(tables_of(converted)) == 1
 
 
-def test_what_a_table_cannot_do_is_refused_or_converted_as_asked_for() -> None:
+def test_options_that_a_table_lacks_are_refused_or_converted() -> None:
     regularized = network(embeddings_regularizer="l2", embeddings_constraint="non_neg")
     (table,) = tables_of(embed.distributed_model(regularized))
     assert isinstance(table.activity_regularizer, keras.regularizers.L2)
@@ -152,7 +152,7 @@ def test_what_a_table_cannot_do_is_refused_or_converted_as_asked_for() -> None:
         embed.distributed_optimizer(keras.optimizers.Adam(amsgrad=True))
 
 
-def test_an_optimizer_that_scales_the_loss_is_distributed_as_the_one_in_it() -> None:
+def test_a_loss_scale_optimizer_is_distributed_by_its_inner_optimizer() -> None:
     scaling = keras.optimizers.LossScaleOptimizer(adam())
     assert embed.distributed_optimizer(scaling) is scaling
     momentum = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1, momentum=0.9))
@@ -163,7 +163,7 @@ def test_an_optimizer_that_scales_the_loss_is_distributed_as_the_one_in_it() -> 
 # --- Save, and continue
 
 
-def test_training_goes_on_from_a_model_saved_to_a_folder(tmp_path: Path) -> None:
+def test_training_continues_from_a_model_saved_to_a_folder(tmp_path: Path) -> None:
     model, fresh = network(optimizer=adam()), network(optimizer=adam())
     train(model)
     model.save(tmp_path / "B")
@@ -210,7 +210,7 @@ def unnamed(dim: int = 8) -> Any:
 
 
 @pytest.mark.any_backend
-def test_a_model_that_is_made_again_loads_what_the_one_before_saved(tmp_path: Path) -> None:
+def test_a_model_that_is_made_again_loads_the_earlier_ones_save(tmp_path: Path) -> None:
     model = unnamed()
     ids = np.random.default_rng(1).integers(IDS, size=(64, 2))
     model.fit(ids, (ids[:, 0] % 2).astype(np.float32), verbose=0)
@@ -226,7 +226,7 @@ def test_a_model_that_is_made_again_loads_what_the_one_before_saved(tmp_path: Pa
 
 
 @pytest.mark.any_backend
-def test_training_goes_on_from_weights_saved_to_a_folder(tmp_path: Path) -> None:
+def test_training_continues_from_weights_saved_to_a_folder(tmp_path: Path) -> None:
     model, fresh = network(optimizer=adam()), network(optimizer=adam())
     train(model)
     model.save_weights(tmp_path / "W")
@@ -235,7 +235,7 @@ def test_training_goes_on_from_weights_saved_to_a_folder(tmp_path: Path) -> None
 
 
 @pytest.mark.any_backend
-def test_the_checkpoint_of_an_epoch_is_loaded(tmp_path: Path) -> None:
+def test_a_checkpoint_of_an_epoch_can_be_loaded(tmp_path: Path) -> None:
     model, fresh = network(optimizer=adam()), network(optimizer=adam())
     every_epoch = keras.callbacks.ModelCheckpoint(str(tmp_path / "epoch{epoch}.keras"))
     train(model, epochs=2, callbacks=[every_epoch])
@@ -244,7 +244,7 @@ def test_the_checkpoint_of_an_epoch_is_loaded(tmp_path: Path) -> None:
 
 
 @pytest.mark.any_backend
-def test_the_checkpoint_of_an_example_is_told_what_keras_needs(tmp_path: Path) -> None:
+def test_the_examples_checkpoint_name_raises_keras_error(tmp_path: Path) -> None:
     """OpenEmbedding's examples use that name; the guide has the line that replaces it."""
     with pytest.raises(ValueError, match=r"must end in `\.keras`"):
         keras.callbacks.ModelCheckpoint(str(tmp_path / "epoch") + "{epoch}")
@@ -252,7 +252,7 @@ def test_the_checkpoint_of_an_example_is_told_what_keras_needs(tmp_path: Path) -
     assert 'ModelCheckpoint(path + "{epoch}.keras")' in guide.read_text(encoding="utf-8")
 
 
-def test_a_keras_file_is_whole_for_whoever_loads_it(tmp_path: Path) -> None:
+def test_keras_itself_loads_the_whole_model_from_a_keras_file(tmp_path: Path) -> None:
     model = network(optimizer=adam())
     train(model)
     model.save(tmp_path / "B.keras")
@@ -386,7 +386,7 @@ def test_a_save_that_is_killed_between_its_renames_leaves_a_model(
 
 
 @pytest.mark.any_backend
-def test_a_save_whose_last_rename_fails_leaves_the_one_before(
+def test_a_save_whose_last_rename_fails_keeps_the_previous_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_text(tmp_path / "B", "old")
@@ -407,7 +407,7 @@ def test_a_save_whose_last_rename_fails_leaves_the_one_before(
 
 
 @pytest.mark.any_backend
-def test_a_folder_of_something_else_is_not_replaced(tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_not_replaced(tmp_path: Path) -> None:
     model = network(optimizer=adam())
     (tmp_path / "notes.txt").write_text("of the user's")
     with pytest.raises(InvalidArgumentError, match=r"notes\.txt"):
@@ -421,7 +421,7 @@ def test_a_folder_of_something_else_is_not_replaced(tmp_path: Path) -> None:
 
 @pytest.mark.any_backend
 @pytest.mark.parametrize("name", ["A", "A.keras"])
-def test_a_model_is_saved_where_a_link_points_to(tmp_path: Path, name: str) -> None:
+def test_saving_to_a_link_replaces_its_target(tmp_path: Path, name: str) -> None:
     model = network(optimizer=adam())
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -438,7 +438,7 @@ def test_a_model_is_saved_where_a_link_points_to(tmp_path: Path, name: str) -> N
 
 @pytest.mark.any_backend
 @pytest.mark.parametrize("name", [".", "..", "/"])
-def test_the_folder_that_the_program_works_in_is_not_replaced(
+def test_the_working_directory_is_not_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -451,7 +451,7 @@ def test_the_folder_that_the_program_works_in_is_not_replaced(
 
 
 @pytest.mark.long
-def test_an_original_model_runs_where_there_is_no_embstore(tmp_path: Path) -> None:
+def test_an_openembedding_original_model_runs_without_embstore(tmp_path: Path) -> None:
     model = network(optimizer=adam())
     train(model)
     inputs, _ = criteo_like()
@@ -503,14 +503,14 @@ def test_a_table_of_any_int64_has_no_original(tmp_path: Path) -> None:
 
 
 @pytest.mark.any_backend
-def test_the_version_is_the_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_version_is_embstores(monkeypatch: pytest.MonkeyPatch) -> None:
     assert embed.__version__ == importlib.metadata.version("embstore")
     monkeypatch.setattr(importlib.metadata, "version", lambda name: f"of {name}")
     assert embed.__version__ == "of embstore"
 
 
 @pytest.mark.any_backend
-def test_the_names_of_the_guide_are_there() -> None:
+def test_the_names_of_the_guide_exist() -> None:
     for name in ("Adadelta", "Adagrad", "Adam", "Adamax", "Ftrl", "RMSprop", "SGD"):
         assert isinstance(getattr(embed, name)(), keras.optimizers.Optimizer)
     assert es.openembedding is embed

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.timeout(120), pytest.mark.any_backend]
 
 
 @pytest.fixture(autouse=True)
-def as_in_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def pools_as_in_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Puts pools in tmp_path, and has `model.save` make checkpoints of them. Closes the models."""
     monkeypatch.setattr(embed.flags, "config", on_pmem(tmp_path / "pmem"))
     monkeypatch.setattr(embed.exb, "save_server_model", save_to_pools)
@@ -75,7 +75,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.long
-def test_a_process_that_is_killed_goes_on_from_its_last_checkpoint(tmp_path: Path) -> None:
+def test_a_killed_process_continues_from_its_last_checkpoint(tmp_path: Path) -> None:
     program = [sys.executable, "-c", KILLED, str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     killed = subprocess.run(program, env=environment, timeout=120, check=False)
@@ -96,7 +96,7 @@ def test_rows_stay_in_their_pools_and_a_save_is_small(tmp_path: Path) -> None:
     assert sum(path.stat().st_size for path in held) < 4 * rows
 
 
-def test_the_save_before_can_be_restored_too(tmp_path: Path) -> None:
+def test_the_previous_save_can_be_restored_too(tmp_path: Path) -> None:
     model = model_on_pmem()
     saved = {}
     for name in ("first", "second"):
@@ -157,7 +157,7 @@ def test_a_model_file_keeps_its_rows_in_the_pool_as_well(tmp_path: Path) -> None
     np.testing.assert_array_equal(predictions(fresh), saved)
 
 
-def test_checkpoints_are_made_while_training_goes_on(
+def test_checkpoints_are_made_while_training_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class AutoPersist(keras.callbacks.Callback):  # type: ignore[misc]
@@ -193,7 +193,7 @@ def test_checkpoints_are_made_while_training_goes_on(
     assert tables_of(fresh)[0].variable.total_count()[0] >= keys.size
 
 
-def test_training_anew_on_pools_that_hold_checkpoints_is_refused(tmp_path: Path) -> None:
+def test_new_training_on_pools_with_checkpoints_is_refused(tmp_path: Path) -> None:
     model = model_on_pmem()
     train(model, epochs=1)
     model.save(tmp_path / "B")
@@ -213,7 +213,7 @@ def test_a_model_without_pools_is_not_persisted(
         embed.should_persist_server_model(model)
 
 
-def test_where_and_how_many_are_checked(tmp_path: Path) -> None:
+def test_bad_arguments_of_pool_checkpoints_are_named(tmp_path: Path) -> None:
     model = model_on_pmem()
     with pytest.raises(InvalidArgumentError, match="persist_pending_window"):
         embed.persist_server_model(model, tmp_path / "B", 7)

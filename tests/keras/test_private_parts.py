@@ -14,7 +14,7 @@ pytestmark = pytest.mark.any_backend
 PACKAGE = Path(embstore.__file__).parent
 
 
-def test_what_keras_does_not_document_is_used_in_one_file_alone() -> None:
+def test_undocumented_parts_of_keras_are_used_in_one_file_only() -> None:
     of_keras = "keras|model|layer|sequential|functional|graph|optimizer|theirs"
     inside = re.compile(rf"keras\.src|\b({of_keras})\._[a-z]|_keras_history")
     using = [
