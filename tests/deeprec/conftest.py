@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator
 
-import before_tensorflow  # first
+import before_tensorflow  # noqa: F401  # first
 import pytest
 from program_with_tensorflow import ProgramWithTensorFlow
 
