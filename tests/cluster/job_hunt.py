@@ -29,7 +29,7 @@ _NODES = 2  # beside the head
 _RUN_S = 150.0  # the most that a run may take after its last kill
 _ENDED_S = 30.0
 
-# How often each kind is drawn in 50 kills.
+# The number of kills of each kind among 50.
 KINDS = {
     "kill a shard": 11,
     "kill a worker": 11,

@@ -519,7 +519,7 @@ def test_too_few_cpus_for_the_workers_cause_a_warning_at_once() -> None:
         r"^cpus_per_worker: 2 workers with 4096 CPUs each have no room .* ask for fewer, or start"
     )
     with warnings.catch_warnings():
-        # As an exception, so that run() doesn't wait for such a node.
+        # Raised as an exception, so that run() doesn't wait for such a node.
         warnings.filterwarnings("error", message="cpus_per_worker")
         with pytest.raises(UserWarning, match=room):
             es.cluster.run(len, workers=2, cpus_per_worker=4096, most_failures=0)

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.timeout(600)
 
 MIB = 1 << 20
 
-# As in /proc/net/tcp and tcp6.
+# The notation of /proc/net/tcp and tcp6.
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F"}
 
 WORKER = """

@@ -67,7 +67,7 @@ class ProgramWithTensorFlow:
                 env=os.environ,
             )
         self._errors = errors
-        # How embstore.deeprec was imported after TensorFlow, and used; shorter if that failed.
+        # The ways in which embstore.deeprec was imported after TensorFlow and used, if they worked.
         self.imported = [self._line() for _ in range(2)]
 
     def begin_training(self, prefix: Path) -> int:

@@ -527,7 +527,7 @@ def test_a_session_whose_rows_another_saver_saved_makes_a_full_checkpoint(tmp_pa
 
 
 def test_without_rows_every_checkpoint_is_a_full_one(tmp_path: Path) -> None:
-    """As on DeepRec's page on incremental checkpoints, whose variables are TensorFlow's own."""
+    """DeepRec's page on incremental checkpoints has this program, with TensorFlow's variables."""
     with tf.Graph().as_default():
         weights = tf.get_variable("w", [30, 4], partitioner=tf.fixed_size_partitioner(4))
         ids = tf.placeholder(tf.int64, name="ids")

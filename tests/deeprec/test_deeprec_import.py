@@ -16,7 +16,7 @@ def test_without_tensorflow_the_error_says_how_to_get_it(how: str) -> None:
 
 
 def test_programs_may_import_embstore_deeprec_before_tensorflow() -> None:
-    """This process has done so, unless something else had imported TensorFlow into it before."""
+    """This process has imported it first, unless something else had imported TensorFlow."""
     tf = pytest.importorskip("tensorflow.compat.v1")
     if before_tensorflow.IMPORTED:
         tf.get_embedding_variable("var", 2)

@@ -189,7 +189,7 @@ DENSE_ALIKE = ["SGD", "Adagrad", "Adam", "AdamAsync", "Adadelta", "Ftrl"]
 
 @pytest.mark.parametrize("name", DENSE_ALIKE)
 def test_dense_variables_are_trained_by_tensorflow(name: str) -> None:
-    """With rows beside them, and alone, they are trained as by TensorFlow's class."""
+    """They get the same values with and without rows beside them as from TensorFlow's class."""
     theirs = tf.train.AdamOptimizer if name == "AdamAsync" else type(OPTIMIZERS[name][0]())
     base = next(
         kind

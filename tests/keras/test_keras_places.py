@@ -1,4 +1,4 @@
-"""A loaded or cloned model creates its tables where its user wants them."""
+"""A loaded or cloned model creates its tables in the place that its user chooses."""
 
 from __future__ import annotations
 

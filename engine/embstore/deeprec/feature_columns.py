@@ -190,7 +190,7 @@ def sequence_categorical_column_with_embedding(
     partition_num: int | None = None,
     ev_option: EmbeddingVariableOption | None = None,
 ) -> Any:
-    """As `categorical_column_with_embedding`, for `sequence_input_layer`."""
+    """Returns the column of `categorical_column_with_embedding`, for `sequence_input_layer`."""
     column = categorical_column_with_embedding(key, dtype, partition_num, ev_option)
     return columns.SequenceCategoricalColumn(column)
 

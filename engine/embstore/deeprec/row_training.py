@@ -39,8 +39,8 @@ class TrainsRows:
     def compute_gradients(
         self, loss: Any, var_list: Any = None, *arguments: Any, **options: Any
     ) -> list[tuple[Any, Any]]:
-        """As TensorFlow's. The gradient of an embedding variable is a tf.IndexedSlices of the ids
-        that were looked up, repeated ids included, and their gradients.
+        """Computes gradients like TensorFlow's method. The gradient of an embedding variable is a
+        tf.IndexedSlices of the ids that were looked up, repeated ids included.
         """
         wanted = tf.trainable_variables() if var_list is None else tf.nest.flatten(var_list)
         variables = list(wanted)
@@ -59,8 +59,8 @@ class TrainsRows:
         global_step: Any = None,
         name: str | None = None,
     ) -> Any:
-        """As TensorFlow's. The value of `global_step` before its increment becomes the rows'
-        version; without it, versions count the updates of each variable.
+        """Applies gradients like TensorFlow's method. The value of `global_step` before its
+        increment becomes the rows' version; without it, versions count a variable's updates.
         """
         pairs = list(grads_and_vars)
         of_rows = [pair for pair in pairs if isinstance(pair[1], EmbeddingVariable)]

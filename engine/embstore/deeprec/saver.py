@@ -46,8 +46,8 @@ __all__ = ["Saver"]
 
 _ROWS = re.compile(r"[^/]+\.rows-[0-9a-f]{8}")
 
-# By table number: the rows of the checkpoint that its last save, full or incremental, belongs to.
-# No entry if that save failed.
+# Maps a table's number to the rows of the checkpoint that its last save, full or incremental,
+# belongs to. A failed save leaves no entry.
 _last_full: dict[int, Path] = {}
 
 
@@ -127,7 +127,7 @@ class Saver(saver_module.Saver):  # type: ignore[misc]
         return prefix
 
     def follows_last_save(self, sess: Any, save_path: str) -> bool:
-        """Whether the last save of all rows was a `save` to save_path or an increment after it."""
+        """Returns whether the last save of all rows was to save_path, full or incremental."""
         numbers, _ = _tables(sess, self._embedding_variables())
         return _full_of(save_path, numbers) is not None
 

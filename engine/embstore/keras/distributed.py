@@ -67,7 +67,7 @@ class DistributedEmbedding(keras.layers.Layer):  # type: ignore[misc]
 
     @property
     def serves(self) -> bool:
-        """As in `Embedding`, for all tables."""
+        """Like `Embedding.serves`, for all tables."""
         return all(embedding.serves for embedding in self._embeddings)
 
     @serves.setter

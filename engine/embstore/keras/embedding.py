@@ -129,7 +129,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
 
     @property
     def serves(self) -> bool:
-        """Whether look-ups outside training count for the ranking of rows, and promote rows."""
+        """True if look-ups outside training count for the ranking of rows, and promote rows."""
         return self._table.serves
 
     @serves.setter

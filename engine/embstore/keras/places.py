@@ -19,7 +19,7 @@ __all__ = ["arguments_of_copy", "rows_at"]
 
 
 class _Place(NamedTuple):
-    """Where a table's rows are. partition_num, shards: as in `embstore.get_embedding_variable`."""
+    """The place of a table's rows. See `embstore.get_embedding_variable` for the numbers."""
 
     ev_option: EmbeddingVariableOption
     partition_num: int

@@ -30,7 +30,7 @@ class Assigned:
     loss_scale: Any
 
 
-# By the Keras optimizer that is in a step.
+# Maps a Keras optimizer that is in a step to what the step has assigned so far.
 _assigned: weakref.WeakKeyDictionary[Any, list[Assigned]] = weakref.WeakKeyDictionary()
 
 

@@ -100,7 +100,7 @@ class Table:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether its shards are, or will be, in other processes."""
+        """True if its shards are, or will be, in other processes."""
         return self._shards is not None
 
     @property
@@ -203,7 +203,7 @@ class Table:
         grads: float32 of ids.shape + (dim,), in memory that belongs to `owner`.
         """
         with self._lock:
-            # Not the look-up's number: its gradients may come back more than once.
+            # Isn't the look-up's number, since a look-up's gradients may come back more than once.
             mark = next(self._marks)
             part = _Gathered(
                 number, mark % marks.MOST, ids.reshape(-1), grads.reshape(-1, self.dim), owner

@@ -76,7 +76,7 @@ class Embedding(Table):
 
     @property
     def is_placed_by_flags(self) -> bool:
-        """Whether the flags, and no arguments of its own, determine where its rows are kept."""
+        """True if the flags, and no arguments of its own, determine where its rows are kept."""
         return self._is_placed_by_flags
 
 

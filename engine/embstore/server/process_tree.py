@@ -25,7 +25,7 @@ class Process:
 
     @property
     def is_there(self) -> bool:
-        """Whether the process still runs. A zombie doesn't."""
+        """True if the process still runs, which a zombie doesn't."""
         found = _read(self.number)
         return found is not None and found[0] == self and found[2] != "Z"
 

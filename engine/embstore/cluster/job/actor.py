@@ -85,7 +85,7 @@ class JobActor:
         self._returned: set[int] = set()
         # Guarded by _opening:
         self._variables: dict[str, _SharedVariable] = {}
-        # How often each worker has closed a variable, by its name.
+        # Numbers of times that each worker has closed a variable, by the variable's name.
         self._closings: defaultdict[str, Counter[int]] = defaultdict(Counter)
 
     def process_id(self) -> int:
@@ -359,7 +359,7 @@ class JobActor:
             )
 
 
-# What users call a field of a ShardSpec, if that isn't the field's name.
+# Users' names of ShardSpec fields, if they differ from the fields' names.
 _CALLED = {
     "default_values": "initial rows (an initializer without a seed may draw one for each worker: "
     "give it a seed, or call keras.utils.set_random_seed first)",

@@ -85,13 +85,13 @@ class Worker:
 
     @property
     def has_checkpoints(self) -> bool:
-        """Whether the job was started with a folder for checkpoints."""
+        """True if the job was started with a folder for checkpoints."""
         return self._checkpoints is not None
 
     @property
     def generation(self) -> int:
-        """How many times the job's workers were started again. All workers of one start have the
-        same number, so it can name what they share, such as a file at which they meet.
+        """The number of restarts of the job's workers. All workers of one start have the same
+        number, so it can name resources that they share, such as a file at which they meet.
         """
         return self._generation
 

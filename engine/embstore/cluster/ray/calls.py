@@ -16,7 +16,7 @@ _CHECKED_EVERY_S = 5.0
 
 @dataclass(frozen=True)
 class Answer:
-    """What a method returned, or the embstore error that it raised."""
+    """The result of a method, or the embstore error that it raised."""
 
     value: Any = None
     error: EmbStoreError | None = None
