@@ -67,8 +67,8 @@ def make_sharded_variable(wanted: Wanted, shards: int) -> EmbeddingVariable:
 
 
 _links = ServerLinks()
-_choosing = threading.Lock()
-_of_program: tuple[object, Servers] | None = None  # guarded by _choosing
+_of_program_lock = threading.Lock()
+_of_program: tuple[object, Servers] | None = None  # guarded by _of_program_lock
 
 
 def _servers_of_program() -> Servers:
@@ -79,7 +79,7 @@ def _servers_of_program() -> Servers:
     global _of_program
     context = ray_cluster.join_or_start().get_runtime_context()
     here = (_core.fork_generation(), context.get_node_id(), context.get_job_id())
-    with _choosing:
+    with _of_program_lock:
         if _of_program is None or _of_program[0] != here:
             _of_program = here, Servers(PushRules())
         return _of_program[1]

@@ -17,33 +17,33 @@ from embstore.table import checks
 __all__ = ["DEEPREC_OPTIMIZERS"]
 
 
-class _DoesMore:
+class _WithPriorUpdate:
     """A mix-in that adds an operation on each dense variable before the update of a TensorFlow
     optimizer, which comes after it in a class's bases.
     """
 
-    def _before(self, grad: Any, var: Any, *, is_sparse: bool) -> Any:
+    def _scope_after_prior_update(self, grad: Any, var: Any, *, is_sparse: bool) -> Any:
         """Returns the scope for TensorFlow's update. grad: a tensor; if sparse, its values."""
         raise NotImplementedError
 
     def _apply_dense(self, grad: Any, var: Any) -> Any:
-        with self._before(grad, var, is_sparse=False):
+        with self._scope_after_prior_update(grad, var, is_sparse=False):
             return super()._apply_dense(grad, var)  # type: ignore[misc]
 
     def _resource_apply_dense(self, grad: Any, var: Any) -> Any:
-        with self._before(grad, var, is_sparse=False):
+        with self._scope_after_prior_update(grad, var, is_sparse=False):
             return super()._resource_apply_dense(grad, var)  # type: ignore[misc]
 
     def _apply_sparse(self, grad: Any, var: Any) -> Any:
-        with self._before(grad.values, var, is_sparse=True):
+        with self._scope_after_prior_update(grad.values, var, is_sparse=True):
             return super()._apply_sparse(grad, var)  # type: ignore[misc]
 
     def _resource_apply_sparse(self, grad: Any, var: Any, indices: Any) -> Any:
-        with self._before(grad, var, is_sparse=True):
+        with self._scope_after_prior_update(grad, var, is_sparse=True):
             return super()._resource_apply_sparse(grad, var, indices)  # type: ignore[misc]
 
 
-class AdamWOptimizer(_DoesMore, tf.train.AdamOptimizer):  # type: ignore[misc]
+class AdamWOptimizer(_WithPriorUpdate, tf.train.AdamOptimizer):  # type: ignore[misc]
     """Adam that first subtracts learning_rate * weight_decay * weight from each weight (Loshchilov
     & Hutter 2017). If a variable has sparse gradients, all its rows decay.
     """
@@ -61,7 +61,7 @@ class AdamWOptimizer(_DoesMore, tf.train.AdamOptimizer):  # type: ignore[misc]
         super().__init__(learning_rate, beta1, beta2, epsilon, use_locking, name)
         self._weight_decay = checks.real("weight_decay", weight_decay, at_least=0)
 
-    def _before(self, grad: Any, var: Any, *, is_sparse: bool) -> Any:
+    def _scope_after_prior_update(self, grad: Any, var: Any, *, is_sparse: bool) -> Any:
         del is_sparse
         # Waits for the gradient, which must be that of the weights before their decay.
         with tf.control_dependencies([grad]):
@@ -70,7 +70,7 @@ class AdamWOptimizer(_DoesMore, tf.train.AdamOptimizer):  # type: ignore[misc]
         return tf.control_dependencies([decay])
 
 
-class AdamAsyncOptimizer(_DoesMore, tf.train.AdamOptimizer):  # type: ignore[misc]
+class AdamAsyncOptimizer(_WithPriorUpdate, tf.train.AdamOptimizer):  # type: ignore[misc]
     """Adam. apply_sparse_rmsprop: trains rows of embedding variables by RMSprop; other variables
     with sparse gradients then raise UnsupportedError.
     """
@@ -88,7 +88,7 @@ class AdamAsyncOptimizer(_DoesMore, tf.train.AdamOptimizer):  # type: ignore[mis
         super().__init__(learning_rate, beta1, beta2, epsilon, use_locking, name)
         self._is_rmsprop = checks.flag("apply_sparse_rmsprop", apply_sparse_rmsprop)
 
-    def _before(self, grad: Any, var: Any, *, is_sparse: bool) -> Any:
+    def _scope_after_prior_update(self, grad: Any, var: Any, *, is_sparse: bool) -> Any:
         del grad
         if is_sparse and self._is_rmsprop:
             raise UnsupportedError(
@@ -98,7 +98,7 @@ class AdamAsyncOptimizer(_DoesMore, tf.train.AdamOptimizer):  # type: ignore[mis
         return contextlib.nullcontext()
 
 
-class AdagradDecayOptimizer(_DoesMore, tf.train.AdagradOptimizer):  # type: ignore[misc]
+class AdagradDecayOptimizer(_WithPriorUpdate, tf.train.AdagradOptimizer):  # type: ignore[misc]
     """Adagrad whose accumulators decay: when global_step + 1 is a multiple of
     accumulator_decay_step, they first become max(accumulator * accumulator_decay_rate,
     initial_accumulator_value).
@@ -132,7 +132,7 @@ class AdagradDecayOptimizer(_DoesMore, tf.train.AdagradOptimizer):  # type: igno
         del global_step
         return self._global_step
 
-    def _before(self, grad: Any, var: Any, *, is_sparse: bool) -> Any:
+    def _scope_after_prior_update(self, grad: Any, var: Any, *, is_sparse: bool) -> Any:
         del grad, is_sparse
         accumulator = self.get_slot(var, "accumulator")
         step = tf.cast(tf.identity(self._global_step), tf.int64)

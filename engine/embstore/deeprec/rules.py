@@ -15,7 +15,7 @@ __all__ = ["RULES", "MakeRule"]
 MakeRule = Callable[[Mapping[str, Any]], Optimizer]
 
 
-def _taking(rule: Callable[..., Optimizer], *names: str) -> MakeRule:
+def _rule_with(rule: Callable[..., Optimizer], *names: str) -> MakeRule:
     """Returns a MakeRule for a rule with arguments of the same names."""
 
     def make(arguments: Mapping[str, Any]) -> Optimizer:
@@ -32,20 +32,20 @@ def _ftrl(arguments: Mapping[str, Any]) -> Optimizer:
             )
     names = ("learning_rate_power", "initial_accumulator_value")
     strengths = ("l1_regularization_strength", "l2_regularization_strength")
-    return _taking(optimizers.Ftrl, *names, *strengths)(arguments)
+    return _rule_with(optimizers.Ftrl, *names, *strengths)(arguments)
 
 
 _DECAY = ("initial_accumulator_value", "accumulator_decay_step", "accumulator_decay_rate")
 _MOMENTS = ("beta1", "beta2", "epsilon")
 
 RULES: Mapping[str, MakeRule] = {
-    "AdadeltaOptimizer": _taking(optimizers.Adadelta, "rho", "epsilon"),
-    "AdagradDecayOptimizer": _taking(optimizers.AdagradDecay, *_DECAY),
-    "AdagradDecayOptimizerV2": _taking(optimizers.AdagradDecayV2, *_DECAY),
-    "AdagradOptimizer": _taking(optimizers.Adagrad, "initial_accumulator_value"),
-    "AdamAsyncOptimizer": _taking(optimizers.AdamAsync, *_MOMENTS, "apply_sparse_rmsprop"),
-    "AdamOptimizer": _taking(optimizers.Adam, *_MOMENTS),
-    "AdamWOptimizer": _taking(optimizers.AdamW, "weight_decay", *_MOMENTS),
+    "AdadeltaOptimizer": _rule_with(optimizers.Adadelta, "rho", "epsilon"),
+    "AdagradDecayOptimizer": _rule_with(optimizers.AdagradDecay, *_DECAY),
+    "AdagradDecayOptimizerV2": _rule_with(optimizers.AdagradDecayV2, *_DECAY),
+    "AdagradOptimizer": _rule_with(optimizers.Adagrad, "initial_accumulator_value"),
+    "AdamAsyncOptimizer": _rule_with(optimizers.AdamAsync, *_MOMENTS, "apply_sparse_rmsprop"),
+    "AdamOptimizer": _rule_with(optimizers.Adam, *_MOMENTS),
+    "AdamWOptimizer": _rule_with(optimizers.AdamW, "weight_decay", *_MOMENTS),
     "FtrlOptimizer": _ftrl,
-    "GradientDescentOptimizer": _taking(optimizers.SGD),
+    "GradientDescentOptimizer": _rule_with(optimizers.SGD),
 }

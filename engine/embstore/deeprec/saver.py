@@ -78,10 +78,10 @@ class Saver(saver_module.Saver):  # type: ignore[misc]
             return saved
         step = _step_number(sess, global_step)
         prefix = checkpoint_prefix(self, os.fspath(save_path), step)
-        rows = _folder_beside(prefix)
+        rows = _new_rows_folder(prefix)
         numbers, tables = _tables(sess, variables)
         before = set(self.last_checkpoints)
-        with _saving(numbers, rows):
+        with _writing_rows(numbers, rows):
             save(rows, tables, _step_of_graph(sess) if step is None else step)
             # The prefix has the step already.
             path: str | None = super().save(sess, prefix, None, *arguments, **options)
@@ -101,7 +101,7 @@ class Saver(saver_module.Saver):  # type: ignore[misc]
         variables = self._embedding_variables()
         step = _step_number(sess, global_step)
         numbers, tables = _tables(sess, variables)
-        full = _full_of(save_path, numbers)
+        full = _last_full_rows(save_path, numbers)
         if step is None:
             raise InvalidArgumentError(
                 "global_step must be given: increments are put in order by it"
@@ -119,8 +119,8 @@ class Saver(saver_module.Saver):  # type: ignore[misc]
                 f"global_step: there is an increment of step {step} already, which others may "
                 "follow; give a later step"
             )
-        rows = _folder_beside(prefix)
-        with _saving(numbers, rows):
+        rows = _new_rows_folder(prefix)
+        with _writing_rows(numbers, rows):
             save_incremental(rows, tables, step)
             super().save(sess, prefix, write_meta_graph=False, write_state=False)
             _last_full.update(dict.fromkeys(numbers, full))
@@ -129,7 +129,7 @@ class Saver(saver_module.Saver):  # type: ignore[misc]
     def follows_last_save(self, sess: Any, save_path: str) -> bool:
         """Returns whether the last save of all rows was to save_path, full or incremental."""
         numbers, _ = _tables(sess, self._embedding_variables())
-        return _full_of(save_path, numbers) is not None
+        return _last_full_rows(save_path, numbers) is not None
 
     def restore(self, sess: Any, save_path: str) -> None:
         """Restores as TensorFlow's Saver does. Storage type, number of partitions and dim may
@@ -177,7 +177,7 @@ class Saver(saver_module.Saver):  # type: ignore[misc]
 
 
 @contextlib.contextmanager
-def _saving(numbers: Sequence[int], rows: Path) -> Iterator[None]:
+def _writing_rows(numbers: Sequence[int], rows: Path) -> Iterator[None]:
     """Writes a checkpoint with rows in that folder in the block; deletes the folder if it fails."""
     with saving_rows_in(rows.name):
         for number in numbers:
@@ -226,7 +226,7 @@ def _step_of_graph(sess: Any) -> int | None:
     return None if counter is None else int(tf.train.global_step(sess, counter))
 
 
-def _folder_beside(prefix: str) -> Path:
+def _new_rows_folder(prefix: str) -> Path:
     """Returns a folder for the rows of a new checkpoint of that prefix."""
     if "://" in prefix:
         raise InvalidArgumentError(f"save_path must be in a local folder for rows, got {prefix}")
@@ -255,7 +255,7 @@ def _rows_of(prefix: str, variables: Sequence[EmbeddingVariable]) -> Path:
     return Path(prefix).absolute().with_name(folders.pop())
 
 
-def _full_of(save_path: str, numbers: Sequence[int]) -> Path | None:
+def _last_full_rows(save_path: str, numbers: Sequence[int]) -> Path | None:
     """Returns the rows of save_path's checkpoint that the last save of all tables belongs to."""
     known = {_last_full.get(number) for number in numbers}
     full = known.pop() if len(known) == 1 else None

@@ -23,7 +23,7 @@ def close_tables_with_sessions() -> None:
     def close(session: Any) -> None:
         numbers: list[int] = []
         try:
-            numbers = _numbers_at_end(session)
+            numbers = _tables_of_open_session(session)
         finally:
             close_session(session)
             for number in numbers:
@@ -39,7 +39,7 @@ def table_numbers(session: Any, variables: Sequence[EmbeddingVariable]) -> list[
     return [int(number) for number in session.run([each.table_number for each in variables])]
 
 
-def _numbers_at_end(session: Any) -> list[int]:
+def _tables_of_open_session(session: Any) -> list[int]:
     if not is_open_here(session):
         return []
     try:

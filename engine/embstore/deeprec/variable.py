@@ -88,7 +88,9 @@ class EmbeddingVariable(Trackable):  # type: ignore[misc]
             )
             # The target of gradients: look-ups take it as an input.
             self.rows = tf.zeros([0, dim], name="rows")
-            made = tf.numpy_function(self._make, [self.table_number, make_rows()], tf.int64)
+            made = tf.numpy_function(
+                self._make_numbered_table, [self.table_number, make_rows()], tf.int64
+            )
             made.set_shape(())
             self._initializer = number.assign(made, name="Initialize", read_value=False)
 
@@ -187,21 +189,23 @@ class EmbeddingVariable(Trackable):  # type: ignore[misc]
 
     def total_count(self) -> Any:
         """Returns (number of rows, dim), int64 (2,)."""
-        return self._ask("total_count", lambda table: np.array(table.total_count(), np.int64), [2])
+        return self._read_in_graph(
+            "total_count", lambda table: np.array(table.total_count(), np.int64), [2]
+        )
 
     get_dynamic_shape = total_count
 
     def get_frequency(self, ids: Any) -> Any:
         """Returns how often each id was trained, int64 of ids.shape."""
-        return self._ask_of("frequency", ids, lambda table, keys: table.get_frequency(keys))
+        return self._read_of_ids("frequency", ids, lambda table, keys: table.get_frequency(keys))
 
     def get_version(self, ids: Any) -> Any:
         """Returns the global step of each id's last update, or -1; int64 of ids.shape."""
-        return self._ask_of("version", ids, lambda table, keys: table.get_version(keys))
+        return self._read_of_ids("version", ids, lambda table, keys: table.get_version(keys))
 
     def lookup_tier(self, ids: Any) -> Any:
         """Returns the tier of each id's row, from 0, or -1 if it has no row; int64 of ids.shape."""
-        return self._ask_of(
+        return self._read_of_ids(
             "tier", ids, lambda table, keys: table.lookup_tier(keys).astype(np.int64)
         )
 
@@ -248,7 +252,7 @@ class EmbeddingVariable(Trackable):  # type: ignore[misc]
             folder.set_shape(())
         return _SavedRows(self, [SaveSpec(folder, "", self._path, tf.string)], self._path)
 
-    def _make(self, former: np.int64, rows: NDArray[np.float32]) -> np.int64:
+    def _make_numbered_table(self, former: np.int64, rows: NDArray[np.float32]) -> np.int64:
         close_table(int(former))
         option = self._ev_option
         table = make_table(
@@ -263,7 +267,7 @@ class EmbeddingVariable(Trackable):  # type: ignore[misc]
         )
         return np.int64(add_table(table))
 
-    def _ask(
+    def _read_in_graph(
         self,
         what: str,
         ask: Callable[..., Any],
@@ -280,11 +284,11 @@ class EmbeddingVariable(Trackable):  # type: ignore[misc]
         answer.set_shape(shape)
         return answer
 
-    def _ask_of(
+    def _read_of_ids(
         self, what: str, ids: Any, ask: Callable[[engine.EmbeddingVariable, Any], Any]
     ) -> Any:
         keys = keys_of(self, ids)
-        return self._ask(what, ask, keys.shape, keys)
+        return self._read_in_graph(what, ask, keys.shape, keys)
 
 
 class Partition:
@@ -304,7 +308,7 @@ class Partition:
         def count(table: engine.EmbeddingVariable) -> NDArray[np.int64]:
             return np.array([table.internals.shards[self._number].size(), table.dim], np.int64)
 
-        return self._variable._ask(f"part_{self._number}_total_count", count, [2])
+        return self._variable._read_in_graph(f"part_{self._number}_total_count", count, [2])
 
     get_dynamic_shape = total_count
 

@@ -73,14 +73,14 @@ def averaged(optimizer: Any, group: Any = None) -> Any:
                     "a LossScaleOptimizer leaves out steps in one worker that others make; give "
                     "averaged the LossScaleOptimizer itself, or compile with auto_scale_loss=False"
                 )
-            _check_alike([of[i] for i in dense], group)
+            _check_equal_weights([of[i] for i in dense], group)
             is_compared = True
         means = list(grads)
         given = [i for i, grad in enumerate(grads) if grad is not None]
         # A gradient of rows names the gathered gradients, and isn't averaged: the workers share
         # only whether it is finite, as 0 or nan.
         sent = [grads[i] if i in dense else grads[i] * 0 for i in given]
-        for i, mean in zip(given, _means(sent, group), strict=True):
+        for i, mean in zip(given, _all_reduced_means(sent, group), strict=True):
             means[i] = mean if i in dense else grads[i] + mean
         return apply(means, trainable_variables)
 
@@ -89,7 +89,7 @@ def averaged(optimizer: Any, group: Any = None) -> Any:
     return optimizer
 
 
-def _means(gradients: list[Tensor], group: Any) -> list[Tensor]:
+def _all_reduced_means(gradients: list[Tensor], group: Any) -> list[Tensor]:
     """Returns the workers' mean gradients. All gradients of a dtype are one message."""
     import torch
     from torch import distributed
@@ -106,7 +106,7 @@ def _means(gradients: list[Tensor], group: Any) -> list[Tensor]:
     return means
 
 
-def _check_alike(variables: list[Any], group: Any) -> None:
+def _check_equal_weights(variables: list[Any], group: Any) -> None:
     from torch import distributed
 
     own = [

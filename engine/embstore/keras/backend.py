@@ -30,7 +30,7 @@ def lookup(look_ups: Sequence[tuple[Table, Rows, Any]], training: bool) -> list[
     """Returns the rows of each look-up's int64 ids as differentiable tensors, float32 of ids.shape
     + (dim,). The servers get one request for all.
     """
-    found: list[Any] = _of_backend().lookup(look_ups, training)
+    found: list[Any] = _backend_module().lookup(look_ups, training)
     return found
 
 
@@ -40,11 +40,11 @@ def _train(
     """Trains the tables as soon as the gradients are known. Returns the dense gradients, as
     `train_together` describes.
     """
-    grads: Sequence[Any] = _of_backend().train(assigned, optimizer, dense_grads)
+    grads: Sequence[Any] = _backend_module().train(assigned, optimizer, dense_grads)
     return grads
 
 
-def _of_backend() -> Any:
+def _backend_module() -> Any:
     """Returns the backend's module of these functions, which imports the backend."""
     if keras.backend.backend() == "torch":
         from embstore.keras import torch_lookup

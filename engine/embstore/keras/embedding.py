@@ -30,7 +30,7 @@ __all__ = ["Embedding", "looked_up"]
 
 _EXACT_IN_FLOAT32 = 2**24  # float32 holds every integer up to here
 _MOST_IN_CONFIG = 2**20  # values of a table, some 10 to 20 bytes each as JSON
-_OF_SUBCLASS = "of_subclass_"  # prefix of such variables' names in files
+_SUBCLASS_PREFIX = "of_subclass_"  # of the variables of a derived class, in files
 
 
 @keras.saving.register_keras_serializable("embstore")
@@ -191,12 +191,12 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
 
     def save_own_variables(self, store: Any) -> None:
         save_table(self._table, store)
-        for number, variable in enumerate(self._own_of_subclass()):
-            store[f"{_OF_SUBCLASS}{number:04}"] = variable
+        for number, variable in enumerate(self._variables_of_subclass()):
+            store[f"{_SUBCLASS_PREFIX}{number:04}"] = variable
 
     def load_own_variables(self, store: Any) -> None:
-        own = self._own_of_subclass()
-        names = sorted(name for name in set(store.keys()) if name.startswith(_OF_SUBCLASS))
+        own = self._variables_of_subclass()
+        names = sorted(name for name in set(store.keys()) if name.startswith(_SUBCLASS_PREFIX))
         stored = [np.asarray(store[name]) for name in names]
         shapes, saved = ([tuple(each.shape) for each in values] for values in (own, stored))
         if shapes != saved:
@@ -208,7 +208,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         for variable, values in zip(own, stored, strict=True):
             variable.assign(values)
 
-    def _own_of_subclass(self) -> list[Any]:
+    def _variables_of_subclass(self) -> list[Any]:
         """Returns the variables that a derived class has added, in Keras's order."""
         own = [*self._trainable_variables, *self._non_trainable_variables]
         return [variable for variable in own if not isinstance(variable, Rows)]

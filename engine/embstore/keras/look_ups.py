@@ -40,7 +40,7 @@ class LookUps:
         tensors: list[Any] = []
         found: set[int] = set()
         for node in nodes_of(graph):
-            for taker, taken in _taken(node):
+            for taker, taken in _takers_of(node):
                 self._takers.append((taker, len(taken)))
                 tensors += taken
                 found |= {id(taker)} if isinstance(taker, Embedding) else _ids(taker.look_ups)
@@ -111,7 +111,7 @@ def _graph_of(model: Any) -> Any:
     )
 
 
-def _taken(node: Any) -> Iterator[tuple[Embedding | _Inner, list[Any]]]:
+def _takers_of(node: Any) -> Iterator[tuple[Embedding | _Inner, list[Any]]]:
     """Yields the layers, or inner models, that take ids in a call, with their tensors."""
     layer = node.operation
     arguments = node.arguments

@@ -222,9 +222,9 @@ class Table:
 
     def forget(self) -> None:
         """Drops the gathered gradients, because the gradient that has their marks was cleared."""
-        self._taken()
+        self._take_gathered()
 
-    def _taken(self) -> tuple[list[_Gathered], bool]:
+    def _take_gathered(self) -> tuple[list[_Gathered], bool]:
         """Takes the gathered gradients. Returns them, and whether older ones were dropped."""
         with self._lock:
             taken = self._gathered, self._is_short
@@ -242,13 +242,13 @@ class Table:
         loss_scale: the factor that the gradients have to be divided by.
         """
         with self._lock:
-            gathered, is_short = self._taken()
+            gathered, is_short = self._take_gathered()
             if not np.isfinite(looked_up).all():
                 raise InvalidArgumentError(
                     f"{self.name}: a gradient is inf or nan, and would be the loss of its rows; "
                     "no row was trained in this step"
                 )
-            parts = self._meant(gathered, is_short, looked_up, optimizer)
+            parts = self._marked_parts(gathered, is_short, looked_up, optimizer)
             ids = np.concatenate([part.ids for part in parts]) if parts[1:] else parts[0].ids
             grads = np.concatenate([part.grads for part in parts]) if parts[1:] else parts[0].grads
             if loss_scale != 1:
@@ -259,7 +259,7 @@ class Table:
                 self._set_rate(variable, wanted)
             return variable, ids, grads
 
-    def _meant(
+    def _marked_parts(
         self, gathered: Sequence[_Gathered], is_short: bool, looked_up: Floats, optimizer: Any
     ) -> list[_Gathered]:
         """Returns the gradients with a mark in `looked_up`, in the order of look-ups."""

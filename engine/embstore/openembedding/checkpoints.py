@@ -62,7 +62,7 @@ def load_server_model(model: Any, filepath: PathLike) -> None:
     """
     tables = variables(model)
     with reading_newest_full(_folder(filepath)) as full:
-        plans = plans_of([_named_as(tables, SaveOnMedium.open(full))], tables)
+        plans = plans_of([_with_names_of(tables, SaveOnMedium.open(full))], tables)
         for layer, plan in zip(embeddings(model), plans, strict=True):
             _check_vocabulary(layer, plan)
         with checkpoint_locks(tables):
@@ -117,7 +117,7 @@ def should_persist_server_model(model: Any) -> bool:
     return any(persisting.should_persist([table]) for table in tables)
 
 
-def _named_as(tables: Sequence[EmbeddingVariable], save: SaveOnMedium) -> SaveOnMedium:
+def _with_names_of(tables: Sequence[EmbeddingVariable], save: SaveOnMedium) -> SaveOnMedium:
     """Returns the save with the names of the tables. Another model of the same layers may have
     other names, since Keras continues to number layers. Raises CheckpointError if it has other
     tables.
@@ -128,7 +128,7 @@ def _named_as(tables: Sequence[EmbeddingVariable], save: SaveOnMedium) -> SaveOn
         return save
     if [entry.dim for entry in entries] == [table.dim for table in tables]:
         return save.renamed(names)
-    raise _of_others(names, save)
+    raise _other_tables_error(names, save)
 
 
 def _check_vocabulary(layer: Embedding, plan: RestorePlan) -> None:
@@ -143,7 +143,7 @@ def _check_vocabulary(layer: Embedding, plan: RestorePlan) -> None:
         )
 
 
-def _of_others(names: Sequence[str], save: SaveOnMedium) -> CheckpointError:
+def _other_tables_error(names: Sequence[str], save: SaveOnMedium) -> CheckpointError:
     return CheckpointError(
         f"{save.directory}: is of the tables "
         f"{', '.join(entry.name for entry in save.manifest.variables)}, and the model has "
@@ -172,7 +172,7 @@ def _noted_checkpoint(model: Any, filepath: PathLike) -> tuple[Path, int]:
         )
     names = [table.name for table in tables]
     if not {*names} <= {entry.name for entry in save.manifest.variables}:
-        raise _of_others(names, save)  # its pools have those names
+        raise _other_tables_error(names, save)  # its pools have those names
     return directory, number
 
 

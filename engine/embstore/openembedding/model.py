@@ -156,7 +156,7 @@ def distributed_model(
         )
     place_by_flags(embeddings(model))
     if override_method and not isinstance(model, ServedModel):
-        model.__class__ = _served(type(model))
+        model.__class__ = _served_class(type(model))
     return model
 
 
@@ -195,7 +195,7 @@ def save_as_original_model(
             f"filepath: {filepath} would be a SavedModel, which Keras makes on TensorFlow alone, "
             f"and it runs on {keras.backend.backend()} here; give a name that ends with .keras"
         )
-    with _as_keras_has_it(model), _uncompiled(model):
+    with _with_original_class(model), _uncompiled(model):
         original = original_model(model)
     if is_file:
         original.save(filepath)
@@ -206,7 +206,7 @@ def save_as_original_model(
 _served_classes: dict[type, type] = {}
 
 
-def _served(kind: type) -> type:
+def _served_class(kind: type) -> type:
     """Returns a class derived from `kind`, with its name and module: Keras finds the class of a
     saved model by these.
     """
@@ -218,7 +218,7 @@ def _served(kind: type) -> type:
 
 
 @contextlib.contextmanager
-def _as_keras_has_it(model: Any) -> Iterator[None]:
+def _with_original_class(model: Any) -> Iterator[None]:
     """Gives the model, during the block, the class that it had before `distributed_model`."""
     kind = type(model)
     original = next((base for base, served in _served_classes.items() if served is kind), kind)

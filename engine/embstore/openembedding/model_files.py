@@ -53,9 +53,9 @@ def saved(filepath: PathLike) -> ModelFiles:
         path = path.parent.parent
     path = path.resolve()
     if is_keras_file(path):
-        rows = _held(_beside(path))
+        rows = _present_path(_rows_folder_of(path))
         return ModelFiles(path, rows if rows.is_dir() else None)
-    folder = _held(path)
+    folder = _present_path(path)
     for name in (WHOLE, WEIGHTS):
         if (folder / name).is_file():
             return ModelFiles(folder / name, folder / _ROWS)
@@ -74,8 +74,8 @@ def being_saved(
     """
     path = directory_path(filepath, "filepath").resolve()
     _refuse_working_directory(path)
-    for name in (path, _beside(path)) if is_keras_file(path) else (path,):
-        _settle(name)
+    for name in (path, _rows_folder_of(path)) if is_keras_file(path) else (path,):
+        _remove_leftovers(name)
     if path.exists() and not overwrite:
         raise InvalidArgumentError(f"filepath: {path} exists; give another, or overwrite=True")
     fresh = path.with_name(f".{path.name}.{uuid.uuid4().hex}.unfinished")
@@ -88,24 +88,24 @@ def being_saved(
             files = ModelFiles(fresh / path.name, fresh / _ROWS if rows_apart else None)
             yield files
             sync(files.file)
-            rows = _beside(path)
+            rows = _rows_folder_of(path)
             if files.rows is not None:
-                _put(files.rows, rows)
+                _replace(files.rows, rows)
             elif rows.is_dir():
                 rows.rename(fresh / _ROWS)  # and is deleted with it
-            _put(files.file, path)
+            _replace(files.file, path)
         else:
-            _refuse_strange(path)
+            _refuse_folder_with_other_files(path)
             files = ModelFiles(fresh / file_name, fresh / _ROWS)
             yield files
             sync(files.file)
             sync(fresh)
-            _put(fresh, path)
+            _replace(fresh, path)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
 
 
-def _beside(path: Path) -> Path:
+def _rows_folder_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.{_ROWS}")
 
 
@@ -121,7 +121,7 @@ def _refuse_working_directory(path: Path) -> None:
         )
 
 
-def _refuse_strange(path: Path) -> None:
+def _refuse_folder_with_other_files(path: Path) -> None:
     """Raises InvalidArgumentError for a folder with other files, which would be lost."""
     if not path.exists():
         return
@@ -133,7 +133,7 @@ def _refuse_strange(path: Path) -> None:
         )
 
 
-def _put(what: Path, path: Path) -> None:
+def _replace(what: Path, path: Path) -> None:
     """Gives `what` the name `path`. A folder with that name takes the earlier name of `what`."""
     if not path.is_dir():
         what.rename(path)
@@ -154,7 +154,7 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def _exchange_in_steps(what: Path, path: Path) -> None:
-    """Exchanges as `_exchange`. If it is killed, `path` may be missing: see `_held`, `_settle`."""
+    """Exchanges as `_exchange`. If it is killed, `path` may be missing: see `_present_path`."""
     old = path.with_name(f".{path.name}.{uuid.uuid4().hex}.replaced")
     try:
         path.rename(old)
@@ -167,7 +167,7 @@ def _exchange_in_steps(what: Path, path: Path) -> None:
         old.rename(what)
 
 
-def _replaced(path: Path) -> list[Path]:
+def _folders_put_aside(path: Path) -> list[Path]:
     """The folders that saves of `path` put aside and left there when they were killed, newest
     last.
     """
@@ -179,18 +179,18 @@ def _replaced(path: Path) -> list[Path]:
         return []
 
 
-def _held(path: Path) -> Path:
+def _present_path(path: Path) -> Path:
     """Returns the path of the folder of that name. If a save put the folder aside, returns its
     present path and doesn't rename it: the save may still be under way.
     """
-    if path.exists() or not (replaced := _replaced(path)):
+    if path.exists() or not (replaced := _folders_put_aside(path)):
         return path
     return replaced[-1]
 
 
-def _settle(path: Path) -> None:
+def _remove_leftovers(path: Path) -> None:
     """Gives a folder that a killed save put aside its name back, and removes older ones."""
-    replaced = _replaced(path)
+    replaced = _folders_put_aside(path)
     if replaced and not path.exists():
         with contextlib.suppress(OSError):  # then the save fails too, and raises
             replaced.pop().rename(path)

@@ -21,7 +21,7 @@ from embstore.table import checks
 __all__ = ["serve"]
 
 _MOST_CACHE_BYTES = 1 << 50
-_LOOKED_AFTER_S = 0.1
+_CHECKED_EVERY_S = 0.1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -44,7 +44,7 @@ def serve(arguments: list[str]) -> None:
     resources: dict[str, float] = {}
     if place is not None:
         resources = {PMEM_RESOURCE: float(place.whole_gib), settings.place(bind.ip): 1.0}
-    ending = _Ending()
+    ending = _EndSignals()
     with ray_node.started(bind, master, resources, settings) as node:
         if not ending.is_asked_for:
             room = "" if place is None else f" with {place.whole_gib} GiB at {place.path}"
@@ -54,7 +54,7 @@ def serve(arguments: list[str]) -> None:
                 flush=True,
             )
         while not ending.is_asked_for and not (ended := node.ended()):
-            time.sleep(_LOOKED_AFTER_S)
+            time.sleep(_CHECKED_EVERY_S)
         was_asked = ending.is_asked_for
         ending.begin()
         if not was_asked:
@@ -65,7 +65,7 @@ def serve(arguments: list[str]) -> None:
     print("embstore.server: ended", file=sys.stderr)
 
 
-class _Ending:
+class _EndSignals:
     """Handles SIGINT and SIGTERM. A start that is under way is completed, and then ended: Python
     may drop an exception that a signal handler raises. A second signal meanwhile ends this process
     at once, and the kernel then ends Ray's.

@@ -166,12 +166,12 @@ class JobActor:
                     self._servers,
                     self._silence_s,
                     _FREED_WITHIN_S,
-                    self._places(name, count),
+                    self._persisted_places(name, count),
                 )
                 variable = self._variables[name] = _SharedVariable(placing)
             shared = variable.shards.get(spec.name)
             if shared is None and variable.placing.count == count:
-                shared = variable.shards[spec.name] = self._made(name, variable, spec)
+                shared = variable.shards[spec.name] = self._make_shard(name, variable, spec)
             others = ["shards"] if shared is None else _differences(shared.spec, spec)
             if shared is None or others:
                 raise InvalidArgumentError(
@@ -336,7 +336,7 @@ class JobActor:
         self._closings.clear()
         self._opening.notify_all()
 
-    def _made(self, name: str, variable: _SharedVariable, spec: ShardSpec) -> _SharedShard:
+    def _make_shard(self, name: str, variable: _SharedVariable, spec: ShardSpec) -> _SharedShard:
         try:
             return _SharedShard(spec, variable.placing.open(spec))
         except BaseException:
@@ -345,7 +345,7 @@ class JobActor:
                 del self._variables[name]
             raise
 
-    def _places(self, variable: str, count: int) -> list[str]:
+    def _persisted_places(self, variable: str, count: int) -> list[str]:
         """Returns the nodes on which the variable's shards persisted their rows."""
         newest = None if self._checkpoints is None else self._checkpoints.newest()
         pools = None if newest is None else newest.pool_checkpoint()
@@ -360,7 +360,7 @@ class JobActor:
 
 
 # Users' names of ShardSpec fields, if they differ from the fields' names.
-_CALLED = {
+_USERS_NAMES = {
     "default_values": "initial rows (an initializer without a seed may draw one for each worker: "
     "give it a seed, or call keras.utils.set_random_seed first)",
     "no_permission_value": "default_value_no_permission",
@@ -370,7 +370,7 @@ _CALLED = {
 
 def _differences(one: ShardSpec, other: ShardSpec) -> list[str]:
     return [
-        _CALLED.get(field.name, field.name.replace("_", " "))
+        _USERS_NAMES.get(field.name, field.name.replace("_", " "))
         for field in dataclasses.fields(ShardSpec)
         if not np.array_equal(getattr(one, field.name), getattr(other, field.name))
     ]

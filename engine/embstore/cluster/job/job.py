@@ -42,7 +42,7 @@ _CALLS_AT_ONCE = 4  # per worker
 # Variables that packages read on import. Unpickling a function may import such a package, so that
 # the function can't set them itself.
 _READ_ON_IMPORT = ("KERAS_BACKEND",)
-_LOOKED_AFTER_S = 1.0
+_CHECKED_EVERY_S = 1.0
 _STARTED_WITHIN_S = 60.0
 # The longest times that conditions, and sockets, can wait.
 _MOST_PATIENCE_S, _MOST_SILENCE_S = 1e9, 1e6
@@ -117,7 +117,8 @@ class Job:
             )
             .remote(rules, self._checkpoints, silence_s)
         )
-        self._check_kept(_STARTED_WITHIN_S)  # patience_s counts only for an actor that has started
+        # patience_s counts only for an actor that has started.
+        self._check_answers(_STARTED_WITHIN_S)
         self.ticket = JobTicket(self._actor, count, path, silence_s, synchronous, job, kept)
 
     def close(self) -> None:
@@ -175,12 +176,12 @@ class Job:
 
     def _ask(self, method: str) -> Any:
         called = self._actor.call.remote(method, ())
-        answer = wait_for(called, lambda: self._check_kept(self.patience_s), self.patience_s)
+        answer = wait_for(called, lambda: self._check_answers(self.patience_s), self.patience_s)
         if answer.error is not None:
             raise answer.error
         return answer.value
 
-    def _check_kept(self, within_s: float) -> None:
+    def _check_answers(self, within_s: float) -> None:
         """Raises ShardLostError if the job's actor doesn't answer in time."""
         wait_for(self._actor.process_id.remote(), lambda: raise_silent(within_s), within_s)
 
@@ -262,7 +263,7 @@ def run(
                 if not failures or time.monotonic() - failed_at > job.patience_s:
                     raise
                 _log.warning("%s; waits for such a node", error)
-                time.sleep(_LOOKED_AFTER_S)
+                time.sleep(_CHECKED_EVERY_S)
             finally:
                 processes.end()
             try:
@@ -326,7 +327,7 @@ class _Processes:
         told: Callable[[int, Any], None] | None,
     ) -> list[Any]:
         """Returns the workers' results by rank, or raises the error of the first that fails."""
-        self._tell_of_room()
+        self._warn_if_too_few_cpus()
         exceptions = self._ray.exceptions
         try:
             call = self._ray.cloudpickle.dumps((function, arguments))
@@ -344,7 +345,7 @@ class _Processes:
         ranks = {reference: rank for rank, reference in enumerate(waiting)}
         results: dict[int, Any] = {}
         while waiting:
-            done, waiting = self._ray.wait(waiting, num_returns=1, timeout=_LOOKED_AFTER_S)
+            done, waiting = self._ray.wait(waiting, num_returns=1, timeout=_CHECKED_EVERY_S)
             if told is not None:
                 for rank, news in sorted(self._job.news().items()):
                     told(rank, news)
@@ -361,7 +362,7 @@ class _Processes:
                     "give numbers, arrays, or what else can be pickled"
                 ) from error
             except exceptions.RayError as error:
-                raise _died(rank, error) from error
+                raise _death_of_worker(rank, error) from error
             if isinstance(ended, WorkerFailure):
                 failed = ended.error(rank)
                 is_own = not isinstance(failed, EmbStoreError) or isinstance(
@@ -369,16 +370,16 @@ class _Processes:
                 )
                 is_left_alone = isinstance(failed, WorkerLostError) and bool(results)
                 if is_own or is_left_alone:
-                    self._check_none_died({other: ranks[other] for other in waiting})
+                    self._check_no_worker_died({other: ranks[other] for other in waiting})
                 if is_left_alone:
-                    raise _left_alone(rank, sorted(results)) from failed
+                    raise _error_of_waiting_worker(rank, sorted(results)) from failed
                 raise failed
             results[rank] = ended
             if waiting:
                 self._job.note_returned(rank)
         return [results[rank] for rank in range(len(self._actors))]
 
-    def _tell_of_room(self) -> None:
+    def _warn_if_too_few_cpus(self) -> None:
         """Warns if Ray has to wait for nodes with enough CPUs. An autoscaling cluster adds nodes;
         on any other, `run` gives the workers up when they have been silent for too long.
         """
@@ -395,7 +396,7 @@ class _Processes:
                 stacklevel=4,
             )
 
-    def _check_none_died(self, running: dict[Any, int]) -> None:
+    def _check_no_worker_died(self, running: dict[Any, int]) -> None:
         """Raises WorkerLostError if one of these workers has died: a worker's function may fail
         because another worker died, for example at a connection between the two, before Ray reports
         that death.
@@ -414,7 +415,7 @@ class _Processes:
                 except exceptions.RayTaskError:
                     pass
                 except exceptions.RayError as error:
-                    raise _died(rank, error) from error
+                    raise _death_of_worker(rank, error) from error
             silences_s = self._job.check_alive(running.values())
             heard_within_s = time.monotonic() - lives_since
             running = {
@@ -427,7 +428,7 @@ class _Processes:
                 self._ray.kill(actor)
 
 
-def _left_alone(rank: int, ended: list[int]) -> InvalidArgumentError:
+def _error_of_waiting_worker(rank: int, ended: list[int]) -> InvalidArgumentError:
     """Returns the error of a worker that waits for returned workers. A restart does not help."""
     others = " and ".join(f"worker {other}" for other in ended)
     return InvalidArgumentError(
@@ -437,5 +438,5 @@ def _left_alone(rank: int, ended: list[int]) -> InvalidArgumentError:
     )
 
 
-def _died(rank: int, error: Exception) -> WorkerLostError:
+def _death_of_worker(rank: int, error: Exception) -> WorkerLostError:
     return WorkerLostError(f"worker {rank} died: {first_line(error)}")

@@ -32,7 +32,7 @@ __all__ = ["BEATS_EVERY_S", "JobTicket", "Worker", "current_worker", "join"]
 
 BEATS_EVERY_S = 1.0
 
-_SENT = {"meet": "brought", "tell": "news"}  # arguments that the program gives
+_GIVEN = {"meet": "brought", "tell": "news"}  # arguments that the program gives
 
 _current: Worker | None = None
 
@@ -154,11 +154,11 @@ class Worker:
             if checkpoint is not None:
                 checkpoint.check()
             if self._rank == 0:
-                with self._keeping():
+                with self._others_waiting():
                     restore_tables(checkpoint, self._folder().pools, variables)
         # Each worker looks by itself: a network file system may show some nodes an older listing.
         found = self.meet(None if checkpoint is None else checkpoint.step)
-        if other := _differing(found):
+        if other := _first_that_differs(found):
             told = ["none" if step is None else f"that of step {step}" for step in found]
             raise CheckpointError(
                 f"checkpoints: worker 0 found {told[0]} in {self._folder().folder}, and worker "
@@ -198,14 +198,14 @@ class Worker:
         else:
             # No synchronous update comes in between: it would need this worker's part.
             with (
-                self._keeping(),
+                self._others_waiting(),
                 writing_checkpoint(checkpoints, variables, done, self._publish) as folder,
             ):
                 yield folder
         if self._ticket.is_synchronous:
             # Wait here for a long checkpoint: an update would give up after patience_s.
             steps = self.meet(done)
-            if other := _differing(steps):
+            if other := _first_that_differs(steps):
                 raise InvalidArgumentError(
                     f"step: worker 0 made the checkpoint of step {steps[0]}, and worker {other} "
                     f"gives {steps[other]}; all workers must call it after the same step"
@@ -228,7 +228,7 @@ class Worker:
         self._ask("publish_checkpoint", self._generation, str(written), step)
 
     @contextlib.contextmanager
-    def _keeping(self) -> Iterator[None]:
+    def _others_waiting(self) -> Iterator[None]:
         """Has the other workers wait as long as the block takes, whatever their patience_s."""
         self._ask("keep", self._generation, self._rank, True)
         try:
@@ -262,7 +262,7 @@ class Worker:
             called = self._ticket.actor.call.remote(method, arguments)
         except TypeError as error:  # Ray's error for unpicklable arguments
             raise InvalidArgumentError(
-                f"{_SENT.get(method, method)} can't be sent ({error.__cause__ or error}); give "
+                f"{_GIVEN.get(method, method)} can't be sent ({error.__cause__ or error}); give "
                 "numbers, arrays, or what else can be pickled"
             ) from error
         try:
@@ -274,7 +274,7 @@ class Worker:
         return answer.value
 
 
-def _differing(brought: Sequence[Any]) -> int:
+def _first_that_differs(brought: Sequence[Any]) -> int:
     """Returns the first worker that brought something else than worker 0, or 0 if none did."""
     return next((rank for rank, each in enumerate(brought) if each != brought[0]), 0)
 

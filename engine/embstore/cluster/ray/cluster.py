@@ -38,7 +38,7 @@ _ANSWERS_WITHIN_S = 2.0
 _ASKED_EVERY_S = 0.5
 
 _joining = threading.Lock()  # held while Ray starts: two starts at once end the program
-_closes_first = False  # guarded by _joining
+_is_close_registered = False  # guarded by _joining
 
 
 def library() -> Any:
@@ -59,7 +59,7 @@ def join_or_start() -> Any:
     """
     ray = library()
     with _joining:
-        _close_variables_before_it_ends()
+        _register_close_all()
         if ray.is_initialized():
             return ray
         try:
@@ -165,11 +165,11 @@ def _answers(node: dict[str, Any]) -> bool:
     return True
 
 
-def _close_variables_before_it_ends() -> None:
+def _register_close_all() -> None:
     """Registers close_all to run before Ray's own exit handler. Python runs the handler that was
     registered last first, and Ray's was registered when Ray was imported.
     """
-    global _closes_first
-    if not _closes_first:
+    global _is_close_registered
+    if not _is_close_registered:
         atexit.register(close_all)
-        _closes_first = True
+        _is_close_registered = True

@@ -179,9 +179,9 @@ class Pushes:
             for i in sorted(range(len(parts)), key=lambda i: parts[i].table):
                 part = parts[i]
                 try:
-                    sequence = self._of(worker, part.table)
-                    self._wait_for_what_it_aborted(sequence, worker, part.number)
-                    self._begin(sequence, worker, part.number)
+                    sequence = self._sequence_of(worker, part.table)
+                    self._wait_for_aborted_push(sequence, worker, part.number)
+                    self._make_next(sequence, worker, part.number)
                 except EmbStoreError as error:
                     refusals[i] = error
                 else:
@@ -218,7 +218,7 @@ class Pushes:
         with self._changed:
             for i, (table, number) in enumerate(pushes):
                 try:
-                    sequence = self._of(worker, table)
+                    sequence = self._sequence_of(worker, table)
                     push = self._to_commit(sequence, number)
                 except EmbStoreError as error:
                     refusals[i] = error
@@ -249,13 +249,13 @@ class Pushes:
         with self._changed:
             for i, (table, number) in enumerate(pushes):
                 try:
-                    sequence = self._of(worker, table)
+                    sequence = self._sequence_of(worker, table)
                 except EmbStoreError as error:
                     refusals[i] = error
                     continue
                 if number > sequence.settled:
                     sequence.aborted_by.add(worker)
-                    self._end_if_given_up(sequence, number)
+                    self._refuse_if_given_up(sequence, number)
                 ending += sequence.ending
         for abort in ending:
             abort.result()
@@ -265,7 +265,7 @@ class Pushes:
         """Returns when the push is over, whether it was applied or refused."""
         deadline = time.monotonic() + self._rules.patience_s
         with self._changed:
-            sequence = self._of(worker, table)
+            sequence = self._sequence_of(worker, table)
             while sequence.settled < number:
                 if sequence.is_closed or not self._changed.wait(deadline - time.monotonic()):
                     raise WorkerLostError(f"push {number} hasn't come")
@@ -343,7 +343,7 @@ class Pushes:
 
     # --- With the lock held
 
-    def _of(self, worker: int, table: int) -> _Sequence:
+    def _sequence_of(self, worker: int, table: int) -> _Sequence:
         if worker >= self._rules.workers:
             raise InvalidArgumentError(
                 f"worker {worker} pushes to a shard that was opened for {self._rules.workers}; "
@@ -353,7 +353,7 @@ class Pushes:
             raise ClosedError("the shard is closed")
         return self._tables[table][worker]
 
-    def _wait_for_what_it_aborted(self, sequence: _Sequence, worker: int, number: int) -> None:
+    def _wait_for_aborted_push(self, sequence: _Sequence, worker: int, number: int) -> None:
         """Waits until the other workers have aborted the push too, or have committed it."""
         deadline = time.monotonic() + self._rules.patience_s
         while (
@@ -367,8 +367,8 @@ class Pushes:
                     f"{self._rules.patience_s:g} s; start the job again from its last checkpoint"
                 )
 
-    def _begin(self, sequence: _Sequence, worker: int, number: int) -> None:
-        """Checks that push `number` is the next one, or was settled before."""
+    def _make_next(self, sequence: _Sequence, worker: int, number: int) -> None:
+        """Makes push `number` the next, unless it is settled: refuses earlier interrupted ones."""
         while True:
             if sequence.is_closed:
                 raise ClosedError("the shard is closed")
@@ -417,7 +417,7 @@ class Pushes:
                     )
                     self._refuse(sequence, number, WorkerLostError(told))
 
-    def _end_if_given_up(self, sequence: _Sequence, number: int) -> None:
+    def _refuse_if_given_up(self, sequence: _Sequence, number: int) -> None:
         """Refuses the push if one worker has aborted it, or all after it began to be prepared."""
         is_prepared = sequence.prepared is not None or sequence.is_busy
         by_all = len(sequence.aborted_by) == len(sequence.workers)
@@ -431,11 +431,11 @@ class Pushes:
         if push is not None:
             sequence.ending = [end for end in sequence.ending if not end.done()]
             sequence.ending.append(push.lane.begin(push.prepared.abort))
-            self._leave(push.lane)
+            self._count_ended_push(push.lane)
         sequence.refuse(number, why)
         self._changed.notify_all()
 
-    def _leave(self, lane: _Lane) -> None:
+    def _count_ended_push(self, lane: _Lane) -> None:
         """Counts one push of the lane that is over."""
         lane.prepared -= 1
         if lane.prepared == 0:
@@ -469,8 +469,8 @@ class Pushes:
                     sequence.prepared = _Push(lane, prepared)
                     sequence.prepared_at = time.monotonic()
                     if len(sequence.aborted_by) == len(sequence.workers):
-                        self._end_if_given_up(sequence, sequence.settled + 1)
-            self._leave(lane)
+                        self._refuse_if_given_up(sequence, sequence.settled + 1)
+            self._count_ended_push(lane)
             self._changed.notify_all()
 
     def _commit_all(
@@ -497,5 +497,5 @@ class Pushes:
                         sequence.refuse(sequence.settled + 1, failed)
                     else:
                         sequence.settle(sequence.settled + 1)
-                    self._leave(lane)
+                    self._count_ended_push(lane)
                 self._changed.notify_all()

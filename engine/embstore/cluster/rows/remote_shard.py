@@ -170,7 +170,7 @@ class RemoteShard:
             keys = getattr(answer.error, "keys", [])
             name = type(answer.error).__name__
             raise wire.error_named(name, str(answer.error), keys, self.where) from None
-        return _own(answer.value)
+        return _writable(answer.value)
 
 
 def _check_alive(server: ServerLink) -> None:
@@ -197,16 +197,16 @@ def _out_of_scope(server: ServerLink, table: int, ended: Callable[[], None], mad
         threading.Thread(target=close, name="embstore-out-of-scope", daemon=True).start()
 
 
-def _own(value: Any) -> Any:
+def _writable(value: Any) -> Any:
     """Returns the value with writable arrays: those from Ray's memory are read-only."""
     if isinstance(value, np.ndarray):
         return value if value.flags.writeable else value.copy()
     if isinstance(value, ShardRows):
         return ShardRows(
-            _own(value.keys),
-            _own(value.values),
-            _own(value.frequencies),
-            _own(value.versions),
-            [_own(slot) for slot in value.slots],
+            _writable(value.keys),
+            _writable(value.values),
+            _writable(value.frequencies),
+            _writable(value.versions),
+            [_writable(slot) for slot in value.slots],
         )
     return value

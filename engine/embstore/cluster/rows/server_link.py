@@ -76,7 +76,7 @@ class ServerLink:
         return self._ask(kind, parts, [part.after for part in parts])
 
     def takes_at_once(self, parts: Sequence[Update]) -> bool:
-        sizes = [wire.batch_bytes(part.ids.size, _remote(part).dim) for part in parts]
+        sizes = [wire.batch_bytes(part.ids.size, _shard_of(part).dim) for part in parts]
         return sum(sizes) <= wire.MOST_BYTES and len(parts) <= wire.MOST_PARTS
 
     def apply(self, parts: Sequence[Update], global_step: int | None) -> Later[Refusals]:
@@ -112,7 +112,7 @@ class ServerLink:
         global_step: int | None = None,
     ) -> Later[Refusals]:
         refusals: Refusals = [None] * len(parts)
-        shards = [_remote(part) for part in parts]
+        shards = [_shard_of(part) for part in parts]
         has_batches = kind not in (Request.COMMIT, Request.ABORT)
         counts = [part.ids.size if has_batches else 0 for part in parts]
         sent = []
@@ -128,7 +128,7 @@ class ServerLink:
         sizes = [
             wire.batch_bytes(count, shard.dim) for count, shard in zip(counts, shards, strict=True)
         ]
-        for chosen in _that_fit(sent, sizes):
+        for chosen in _split_into_requests(sent, sizes):
             packed = [
                 wire.PART_HEAD.pack(shards[i].table, shards[i].dim, counts[i], pushes[i])
                 for i in chosen
@@ -220,11 +220,11 @@ class ServerLinks:
         link.close()
 
 
-def _remote(part: LookUp | Update) -> RemoteShard:
+def _shard_of(part: LookUp | Update) -> RemoteShard:
     return cast("RemoteShard", part.shard)
 
 
-def _that_fit(parts: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int]]:
+def _split_into_requests(parts: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int]]:
     """Yields the parts for each request, in as few requests as possible."""
     chosen: list[int] = []
     total = 0

@@ -165,7 +165,7 @@ def receive_into(connection: socket.socket, *buffers: bytearray | NDArray[Any]) 
     views = [_view(buffer) for buffer in buffers if len(buffer)]
     first = 0
     while first < len(views):
-        count = connection.recvmsg_into(_some(views, first))[0]
+        count = connection.recvmsg_into(_views_of_one_call(views, first))[0]
         if count == 0:
             raise EOFError("it closed the connection")
         while first < len(views) and count >= len(views[first]):
@@ -175,7 +175,7 @@ def receive_into(connection: socket.socket, *buffers: bytearray | NDArray[Any]) 
             views[first] = views[first][count:]
 
 
-def _some(views: list[memoryview], first: int) -> list[memoryview]:
+def _views_of_one_call(views: list[memoryview], first: int) -> list[memoryview]:
     """Returns as many of the views, from `first`, as the kernel fills in one call."""
     chosen: list[memoryview] = []
     room = _BYTES_A_CALL

@@ -24,7 +24,7 @@ _PMEM = (TierKind.PMEM_LIBPMEM, TierKind.PMEM_MEMKIND, TierKind.PMEM_POOL)
 
 _PLACED_WITHIN_S = 60.0
 _LOOKED_FOR_EVERY_S = 0.5
-_A_LITTLE = 0.0001  # the smallest fraction of a resource that Ray counts
+_LEAST_FRACTION = 0.0001  # the smallest fraction of a resource that Ray counts
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Placing:
     def open(self, spec: ShardSpec) -> OpenShard:
         """Makes the next shard of the variable, and returns it."""
         if self._waiting is None:
-            self._waiting = self._take(spec.gpu)
+            self._waiting = self._take_servers(spec.gpu)
         elif not self._waiting:  # end() was called after an open that failed
             nodes = self._nodes[self._next :]
             self._waiting = self._servers.take(
@@ -105,14 +105,14 @@ class Placing:
         server = self._open.pop(shard, None)
         if server is not None:
             self._servers.leave(server)
-        self._give_back()
+        self._end_unused_reservation()
 
     def end(self) -> None:
         """Releases the servers that were taken for shards that won't be opened."""
         for server in self._waiting or ():
             self._servers.leave(server)
         self._waiting = []
-        self._give_back()
+        self._end_unused_reservation()
 
     def end_all(self) -> None:
         """Forgets the open shards too, since their servers are about to end."""
@@ -130,12 +130,12 @@ class Placing:
         table, node = answer.value
         return OpenShard(server.actor, server.number, server.address, table, node)
 
-    def _give_back(self) -> None:
+    def _end_unused_reservation(self) -> None:
         if self._reservation is not None and not self._open and not self._waiting:
             self._reservation.end()
             self._reservation = None
 
-    def _take(self, gpu: str | None) -> list[Server]:
+    def _take_servers(self, gpu: str | None) -> list[Server]:
         """Takes a server for each shard. gpu: the device of an HBM tier; None without one."""
         ray = ray_cluster.join_or_start()
         resources = self._resources(ray)
@@ -144,14 +144,14 @@ class Placing:
         self._nodes = [None] * self.count
         if resources or self._places:
             if self._has_gpu:
-                resources[GPU_RESOURCE] = _A_LITTLE
+                resources[GPU_RESOURCE] = _LEAST_FRACTION
             ray_cluster.wait_for_answers(ray, _PLACED_WITHIN_S)
             places: Sequence[str | None] = self._places or [None] * self.count
             self._reservation = Reservation(
                 ray,
                 self._variable,
                 [
-                    resources if place is None else {**resources, place: _A_LITTLE}
+                    resources if place is None else {**resources, place: _LEAST_FRACTION}
                     for place in places
                 ],
                 _PLACED_WITHIN_S,
@@ -161,7 +161,7 @@ class Placing:
             return self._servers.take(self._variable, self._nodes, self._has_gpu, _PLACED_WITHIN_S)
         except BaseException:
             self._waiting = []
-            self._give_back()
+            self._end_unused_reservation()
             self._waiting = None
             raise
 
@@ -190,7 +190,7 @@ class Placing:
             )
         if not nodes_gib or not (size_bytes or needs_path):
             return {}
-        needed_gib = round(size_bytes / (1 << 30), 4) or _A_LITTLE
+        needed_gib = round(size_bytes / (1 << 30), 4) or _LEAST_FRACTION
         if needed_gib > max(nodes_gib):
             raise MissingDeviceError(
                 f"storage_size: a shard of {self._variable} needs {needed_gib:g} GiB of PMem, and "

@@ -123,7 +123,7 @@ class Servers:
                     node_id,
                     has_gpu,
                 )
-                for actor, node_id in _placed(ray, variable, handles, within_s)
+                for actor, node_id in _wait_until_placed(ray, variable, handles, within_s)
             ]
         except BaseException:
             for handle in handles:
@@ -133,7 +133,7 @@ class Servers:
         return started
 
 
-def _placed(
+def _wait_until_placed(
     ray: Any, variable: str, handles: Sequence[Any], within_s: float
 ) -> list[tuple[ServerHandle, str]]:
     """Returns each server with the id of its node. Raises ShardLostError if a server, or its node,
