@@ -16,10 +16,10 @@ _found: list[Any] = []
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--kills", type=int, metavar="N", help="of the hunt in test_killed_jobs.py; 4 by default"
+        "--kills", type=int, metavar="N", help="number of kills in test_killed_jobs.py (default: 4)"
     )
     parser.addoption(
-        "--kills-seed", type=int, metavar="N", help="of what is killed there, and when"
+        "--kills-seed", type=int, metavar="N", help="seed of the kills and their moments"
     )
 
 

@@ -16,9 +16,9 @@ os.environ.setdefault("KERAS_BACKEND", "torch")
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "any_backend: checks arguments, files or processes, which are the same whatever Keras runs "
-        "on; not for what builds graphs, trains, evaluates, or hands weights to the backend, but "
-        "where another case of the same test does so",
+        "any_backend: the test checks arguments, files or processes, which don't depend on Keras's "
+        "backend. It doesn't build graphs, train, evaluate or hand weights to the backend, unless "
+        "another case of the same test does so too",
     )
 
 
