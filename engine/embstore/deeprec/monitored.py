@@ -20,7 +20,7 @@ _BASENAME = "model.ckpt"
 
 
 class IncrementalSaverHook(tf.train.SessionRunHook):  # type: ignore[misc]
-    """Makes an incremental checkpoint every `every_secs` seconds, after the last full one.
+    """A hook that makes an incremental checkpoint every `every_secs` seconds.
 
     If another saver has saved the rows since, it makes a full checkpoint instead.
     """

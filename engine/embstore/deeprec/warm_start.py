@@ -33,7 +33,9 @@ def init_from_checkpoint_too(tensorflows: Callable[..., Any]) -> Callable[..., A
 
 
 def _embedding_variables_in(target: Any) -> Iterable[EmbeddingVariable]:
-    """target: a variable, a list of them, a variable's name, or a scope's (ends with "/")."""
+    """Returns a target's embedding variables. target: a variable, a list of them, a variable's
+    name, or a scope's, which ends with "/".
+    """
     if isinstance(target, EmbeddingVariable):
         return [target]
     if isinstance(target, (list, tuple)):

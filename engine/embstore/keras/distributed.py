@@ -17,7 +17,8 @@ __all__ = ["DistributedEmbedding"]
 
 @keras.saving.register_keras_serializable("embstore")
 class DistributedEmbedding(keras.layers.Layer):  # type: ignore[misc]
-    """Looks up each feature's rows and combines them per sample: a structure of ids -> of tensors.
+    """A layer that looks features up and combines their rows per sample. Ids and results are
+    structures like feature_configs.
 
     feature_configs: `FeatureConfig`s in any nest of dicts and lists; inputs, weights and results
         have the same structure. Features may share a table.

@@ -35,7 +35,7 @@ _SUBCLASS_PREFIX = "of_subclass_"  # of the variables of a derived class, in fil
 
 @keras.saving.register_keras_serializable("embstore")
 class Embedding(keras.layers.Layer):  # type: ignore[misc]
-    """Looks up ids of any shape; returns rows of shape ids.shape + (output_dim,).
+    """A layer that looks up ids of any shape; its output is float of ids.shape + (output_dim,).
 
     input_dim: ids are from 0 to input_dim - 1; None or -1: any int64.
     embeddings_initializer: one of embstore.initializers or of Keras's; a Keras one initializes the

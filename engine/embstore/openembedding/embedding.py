@@ -17,8 +17,8 @@ __all__ = ["Embedding"]
 
 @keras.saving.register_keras_serializable("embstore.openembedding")
 class Embedding(Table):
-    """Looks up ids of any shape; returns rows of shape ids.shape + (output_dim,), kept as `flags`
-    says.
+    """A layer that looks up ids of any shape; its output is float of ids.shape + (output_dim,). The
+    flags determine where its rows are kept.
 
     input_dim: ids are from 0 to input_dim - 1; -1 or None: any int64.
     embeddings_regularizer: used as activity_regularizer with explicit=False, else refused.

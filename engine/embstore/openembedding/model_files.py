@@ -34,7 +34,7 @@ PathLike = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """file: what Keras writes and reads. rows: the rows' folder; None: the file has them."""
+    """A saved model's files. file: Keras's. rows: the rows' folder; None: they are in the file."""
 
     file: Path
     rows: Path | None
@@ -168,9 +168,7 @@ def _exchange_in_steps(what: Path, path: Path) -> None:
 
 
 def _folders_put_aside(path: Path) -> list[Path]:
-    """The folders that saves of `path` put aside and left there when they were killed, newest
-    last.
-    """
+    """Returns the folders that killed saves of `path` had put aside, the newest last."""
     name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{32}}\.replaced")
     try:
         found = [entry for entry in path.parent.iterdir() if name.fullmatch(entry.name)]

@@ -66,9 +66,9 @@ def serve(arguments: list[str]) -> None:
 
 
 class _EndSignals:
-    """Handles SIGINT and SIGTERM. A start that is under way is completed, and then ended: Python
-    may drop an exception that a signal handler raises. A second signal meanwhile ends this process
-    at once, and the kernel then ends Ray's.
+    """A handler of SIGINT and SIGTERM. A start that is under way is completed, and then ended:
+    Python may drop an exception that a signal handler raises. A second signal meanwhile ends this
+    process at once, and the kernel then ends Ray's.
     """
 
     def __init__(self) -> None:

@@ -32,7 +32,7 @@ _ACCEPTS_AGAIN_S = 0.05
 
 
 class RowServer:
-    """Listens on one address of this node for as long as the process lives, or until `close()`."""
+    """A server of rows, which listens on one address until `close()` or the process's end."""
 
     def __init__(self, host: str, rules: PushRules) -> None:
         self._shards: dict[int, LocalShard] = {}  # by the number of their table here
@@ -180,7 +180,7 @@ class _Connection:
         self._batches = _NO_BATCHES
 
     def receive(self) -> Request:
-        """Receives a request. Raises OSError or EOFError if the peer is gone, or sends nonsense."""
+        """Receives a request. Raises OSError or EOFError for a lost peer or an invalid request."""
         packed = wire.receive(self._socket, wire.REQUEST_HEAD.size)
         kind, counts, worker, count, global_step = wire.REQUEST_HEAD.unpack(packed)
         if kind not in iter(Request) or count > wire.MOST_PARTS:

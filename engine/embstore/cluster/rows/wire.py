@@ -205,7 +205,7 @@ def _described(error: Exception) -> dict[str, Any]:
 
 
 def unpack_refusals(packed: bytes | bytearray, wheres: Sequence[str]) -> list[EmbStoreError | None]:
-    """Unpacks `pack_refusals`. wheres: the shard of each part, which its error then names."""
+    """Reverses `pack_refusals`. wheres: the shard of each part, which its error then names."""
     return [
         None if told is None else error_named(told["error"], told["message"], told["keys"], where)
         for told, where in zip(json.loads(bytes(packed)), wheres, strict=True)

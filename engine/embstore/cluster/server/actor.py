@@ -37,7 +37,7 @@ class ShardPlace:
 
 
 class ServerActor:
-    """Answers all calls except look-ups and applies, which go over its `RowServer`.
+    """A server. It answers all calls except look-ups and applies, which go over its `RowServer`.
 
     Each shard is identified by the number of its table here. Numbers are never reused.
     """

@@ -42,8 +42,8 @@ class OpenShard:
 
 
 class Placing:
-    """Places the shards of one variable. Servers for all shards are taken when the first is opened:
-    by then all arguments have been checked.
+    """The placement of one variable's shards. Servers for all of them are taken when the first is
+    opened: by then all arguments have been checked.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class Placing:
         return {PMEM_RESOURCE: needed_gib}
 
     def _needs_gpu(self, ray: Any, gpu: str | None) -> bool:
-        """gpu: the device of an HBM tier; None without one."""
+        """Returns whether a shard needs a GPU. gpu: the device of an HBM tier; None without one."""
         if gpu in (None, EMULATED):
             return False
         if gpu != CUDA:

@@ -41,8 +41,8 @@ class ShardStatus:
 
 @dataclass(frozen=True)
 class ServerStatus:
-    """shards: for each, its variable's name, its number, the variable's number of shards, its
-    status.
+    """The status of a server. shards: for each, its variable's name, its number, the variable's
+    number of shards, its status.
 
     requests: number of requests of each kind of `wire.Request`, by its name.
     """
