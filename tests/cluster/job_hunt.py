@@ -109,7 +109,7 @@ class Hunt:
                 end(server.process)
         if self._driver is not None and self._driver.poll() is None:
             self._driver.kill()
-        for process in self._ours():
+        for process in self._hunts_processes():
             _signal(process, signal.SIGKILL)
 
     def assert_ends_whole(self) -> None:
@@ -117,7 +117,11 @@ class Hunt:
         for server in (*self._nodes.values(), self._head):
             assert server is not None
             end(server.process)
-        _wait(lambda: not self._ours(), _ENDED_S, lambda: f"left: {_described(self._ours())}")
+        _wait(
+            lambda: not self._hunts_processes(),
+            _ENDED_S,
+            lambda: f"left: {_described(self._hunts_processes())}",
+        )
 
     def _join(self, node: int) -> None:
         assert self._head is not None
@@ -152,13 +156,15 @@ class Hunt:
         self._begin_driver(folder)
         killed = 0
         for kill in kills:
-            if not self._wait_for(kill, folder) or not self._do(kill, folder):
+            if not self._wait_for(kill, folder) or not self._do_kill(kill, folder):
                 break
             killed += 1
             self.done[kill.kind] += 1
         began = time.monotonic()
-        while self._goes_on(folder):
-            assert time.monotonic() - began < _RUN_S, f"never ends: {_described(self._ours())}"
+        while self._is_running(folder):
+            assert time.monotonic() - began < _RUN_S, (
+                f"never ends: {_described(self._hunts_processes())}"
+            )
             time.sleep(0.05)
         _wait(
             lambda: not self._alive(folder),
@@ -183,7 +189,7 @@ class Hunt:
                 },
             )
 
-    def _goes_on(self, folder: Path) -> bool:
+    def _is_running(self, folder: Path) -> bool:
         """Returns False once the job has its result. Fails if the driver itself has failed."""
         assert self._driver is not None
         if self._driver.poll() is None:
@@ -211,13 +217,13 @@ class Hunt:
 
         deadline = time.monotonic() + 10
         while not has_come() and time.monotonic() < deadline:  # after that, any moment will do
-            if not self._goes_on(folder):
+            if not self._is_running(folder):
                 return False
             time.sleep(0.002)
         time.sleep(kill.delay_s)
-        return self._goes_on(folder)
+        return self._is_running(folder)
 
-    def _do(self, kill: Kill, folder: Path) -> bool:
+    def _do_kill(self, kill: Kill, folder: Path) -> bool:
         """Does the kill. Returns False if the job ended before there was a process to kill."""
         if any((folder / "checkpoints").glob(".unfinished-*/*")):
             self.done["of them in a checkpoint"] += 1
@@ -237,7 +243,7 @@ class Hunt:
             return True
         wanted = kill.kind.rpartition(" ")[2]
         while not (alive := self._candidates(wanted, folder)):
-            if not self._goes_on(folder):
+            if not self._is_running(folder):
                 return False
             time.sleep(0.01)
         process = chance.choice(alive)
@@ -266,13 +272,13 @@ class Hunt:
     def _alive(self, folder: Path) -> dict[str, int]:
         """Returns the processes that have taken part and still run, by name."""
         named = {path.name: int(path.name.partition("-")[2]) for path in folder.glob("*-*")}
-        return {name: process for name, process in named.items() if self._is_ours(process)}
+        return {name: process for name, process in named.items() if self._is_of_hunt(process)}
 
-    def _ours(self) -> set[int]:
+    def _hunts_processes(self) -> set[int]:
         numbers = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-        return {process for process in numbers if self._is_ours(process)}
+        return {process for process in numbers if self._is_of_hunt(process)}
 
-    def _is_ours(self, process: int) -> bool:
+    def _is_of_hunt(self, process: int) -> bool:
         """Returns whether the hunt has started the process, and it still runs."""
         with contextlib.suppress(OSError):
             environment = Path(f"/proc/{process}/environ").read_bytes()

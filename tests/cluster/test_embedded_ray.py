@@ -89,12 +89,12 @@ def test_kept_rows_are_closed_as_the_program_ends_and_no_process_is_left(tmp_pat
     pytest.importorskip("ray", reason="needs Ray: pip install 'embstore[cluster]'")
     ended = run(tmp_path, "ends")
     assert "nodes ['127.0.0.1']" in ended
-    with kept_here(tmp_path) as var:
+    with kept_variable(tmp_path) as var:
         assert var.total_count() == (100, 3)
     assert "rows before 100" in run(tmp_path, "killed")
 
 
-def kept_here(folder: Path) -> es.EmbeddingVariable:
+def kept_variable(folder: Path) -> es.EmbeddingVariable:
     """Returns the program's variable, in this process."""
     storage = es.StorageOption(
         es.StorageType.DRAM_SSDHASH,

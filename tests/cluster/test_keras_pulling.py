@@ -69,7 +69,7 @@ def head(*rows: Any) -> Any:
     return keras.layers.Dense(1, activation="sigmoid")(keras.layers.Concatenate()(flat))
 
 
-def of_one_table(**where: Any) -> Any:
+def model_of_one_table(**where: Any) -> Any:
     """Makes a model with one table that several features share, one of them computed."""
     given, table = inputs(), embedding("table", **where)
     users = keras.ops.cast(given["users"], "int64")
@@ -77,7 +77,7 @@ def of_one_table(**where: Any) -> Any:
     return keras.Model(given, head(*rows))
 
 
-def of_a_model_in_a_model(**where: Any) -> Any:
+def model_of_nested_models(**where: Any) -> Any:
     given = inputs()
     ids = keras.Input((LENGTH,), dtype="int64")
     tower = keras.Model(ids, embedding("table", **where)(ids + 1))
@@ -86,7 +86,7 @@ def of_a_model_in_a_model(**where: Any) -> Any:
     return keras.Model(given, head(tower(given["items"]), tower(given["items"] * 2), second(users)))
 
 
-def of_a_distributed_embedding(**where: Any) -> Any:
+def model_of_a_distributed_embedding(**where: Any) -> Any:
     given = inputs()
     table = es.keras.TableConfig("table", None, DIM, combiner="sum", **where)
     layer = es.keras.DistributedEmbedding(
@@ -96,7 +96,7 @@ def of_a_distributed_embedding(**where: Any) -> Any:
     return keras.Model(given, head(*rows.values()))
 
 
-MODELS = [of_one_table, of_a_model_in_a_model, of_a_distributed_embedding]
+MODELS = [model_of_one_table, model_of_nested_models, model_of_a_distributed_embedding]
 
 
 def compiled(make: Callable[..., Any], **where: Any) -> Any:
@@ -146,18 +146,18 @@ def as_data_loader(arrays: Arrays) -> Any:
     return DataLoader(rows, batch_size=BATCH)  # type: ignore[arg-type]
 
 
-def as_tensorflow_has_it(arrays: Arrays) -> Any:
+def as_tensorflow_dataset(arrays: Arrays) -> Any:
     import tensorflow as tf
 
     return tf.data.Dataset.from_tensor_slices(arrays).batch(BATCH)
 
 
 DATASETS = (
-    [as_tensorflow_has_it]
+    [as_tensorflow_dataset]
     if ON_TENSORFLOW
     else [as_batches, as_batches_of_threads, as_generator, as_data_loader]
 )
-as_this_backend_has_it = DATASETS[0]
+as_backends_dataset = DATASETS[0]
 
 
 # --- Tests
@@ -165,9 +165,9 @@ as_this_backend_has_it = DATASETS[0]
 
 @pytest.mark.parametrize(
     ("make", "as_dataset"),
-    [(make, as_this_backend_has_it) for make in MODELS]
+    [(make, as_backends_dataset) for make in MODELS]
     + [
-        pytest.param(of_one_table, as_dataset, marks=pytest.mark.long)
+        pytest.param(model_of_one_table, as_dataset, marks=pytest.mark.long)
         for as_dataset in DATASETS[1:]
     ],
 )
@@ -185,7 +185,7 @@ def test_fit_gives_the_same_losses_and_rows(
             epochs=3,
             steps_per_epoch=BATCHES if as_dataset is as_generator else None,
             shuffle=False,
-            validation_data=as_this_backend_has_it(samples(1)),
+            validation_data=as_backends_dataset(samples(1)),
             verbose=0,
         )
         histories.append(fitted.history)
@@ -216,8 +216,8 @@ def test_the_next_batch_is_read_before_the_step_that_looks_it_up(
 
         table.internals.prefetched.take = counted  # type: ignore[method-assign]
     model.fit(
-        es.keras.prefetching(as_this_backend_has_it(samples()), model, shuffle=False),
-        validation_data=as_this_backend_has_it(samples(1)),
+        es.keras.prefetching(as_backends_dataset(samples()), model, shuffle=False),
+        validation_data=as_backends_dataset(samples(1)),
         epochs=2,
         verbose=0,
     )
@@ -230,7 +230,7 @@ def test_the_next_batch_is_read_before_the_step_that_looks_it_up(
 def test_the_shards_have_read_the_next_batch_when_its_step_begins(
     served: TablesBehindSockets,
 ) -> None:
-    model = compiled(of_one_table, shards=2)
+    model = compiled(model_of_one_table, shards=2)
     batches = iter(es.keras.prefetching(Batches(samples()), model, shuffle=False))
     for _ in range(2):
         model.train_on_batch(*next(batches))
@@ -248,8 +248,8 @@ def test_the_shards_have_read_the_next_batch_when_its_step_begins(
 def test_a_table_with_hbm_is_trained_to_the_same_bits() -> None:
     exports = []
     for is_pulled, option in ((True, ON_A_GPU), (False, ON_A_GPU), (False, None)):
-        model = compiled(of_one_table, ev_option=option)
-        dataset = as_this_backend_has_it(samples())
+        model = compiled(model_of_one_table, ev_option=option)
+        dataset = as_backends_dataset(samples())
         if is_pulled:
             dataset = es.keras.prefetching(dataset, model, shuffle=False)
         model.fit(dataset, epochs=3, shuffle=False, verbose=0)
@@ -262,7 +262,7 @@ def test_a_table_with_hbm_is_trained_to_the_same_bits() -> None:
 
 @on_torch
 def test_the_next_batchs_rows_come_up_to_hbm_before_its_step() -> None:
-    model = compiled(of_one_table, ev_option=ON_A_GPU)
+    model = compiled(model_of_one_table, ev_option=ON_A_GPU)
     model.fit(Batches(samples()), shuffle=False, verbose=0)  # makes a row for each id
     (table,) = es.keras.variables(model)
     asked = 0
@@ -282,7 +282,7 @@ def test_an_epoch_that_ends_early_leaves_nothing_behind() -> None:
             if batch == 2:
                 raise KeyboardInterrupt
 
-    model = compiled(of_one_table, shards=2)
+    model = compiled(model_of_one_table, shards=2)
     with pytest.raises(KeyboardInterrupt):
         model.fit(es.keras.prefetching(Batches(samples()), model), callbacks=[Stop()], verbose=0)
     (table,) = es.keras.variables(model)
@@ -292,10 +292,10 @@ def test_an_epoch_that_ends_early_leaves_nothing_behind() -> None:
 
 
 def test_a_frozen_table_is_not_prefetched() -> None:
-    model = compiled(of_one_table, shards=2)
+    model = compiled(model_of_one_table, shards=2)
     model.get_layer("table").trainable = False
     model.compile("sgd", "mse")
-    dataset = es.keras.prefetching(as_this_backend_has_it(samples()), model)
+    dataset = es.keras.prefetching(as_backends_dataset(samples()), model)
     model.fit(dataset, verbose=0)
     (table,) = es.keras.variables(model)
     assert not table.internals.prefetched._batches
@@ -347,11 +347,11 @@ def refused(model: Any, message: str) -> None:
         es.keras.prefetching([], model)
     model.compile("sgd", "mse")
     with pytest.raises(UnsupportedError, match=message):
-        es.keras.prefetching(as_this_backend_has_it(samples()), model)
+        es.keras.prefetching(as_backends_dataset(samples()), model)
 
 
 def test_data_that_fit_does_not_take_is_refused() -> None:
-    model = compiled(of_one_table)
+    model = compiled(model_of_one_table)
     refused: list[Any] = [3, np.zeros((4, LENGTH)), iter([]), None, []]
     for dataset in refused:
         with pytest.raises((InvalidArgumentError, UnsupportedError), match="dataset"):
@@ -361,7 +361,7 @@ def test_data_that_fit_does_not_take_is_refused() -> None:
 def test_openembeddings_pulling_prefetches() -> None:
     import embstore.openembedding as embed
 
-    model = compiled(of_one_table, shards=2)
-    model.fit(embed.pulling(as_this_backend_has_it(samples()), model, steps=-1), verbose=0)
+    model = compiled(model_of_one_table, shards=2)
+    model.fit(embed.pulling(as_backends_dataset(samples()), model, steps=-1), verbose=0)
     with pytest.raises(InvalidArgumentError, match="steps must be an integer"):
-        embed.pulling(as_this_backend_has_it(samples()), model, steps="all")  # type: ignore[arg-type]
+        embed.pulling(as_backends_dataset(samples()), model, steps="all")  # type: ignore[arg-type]

@@ -48,7 +48,7 @@ def test_a_job_outlives_kills_at_any_moment(hunted: Hunt, pytestconfig: pytest.C
             assert_same(dict(result), hunted_program.trained_here())
 
     runs: list[tuple[str, ...]] = [(storage,) for storage in STORAGES]
-    _outlives(hunted, Path(hunted_program.__file__), runs, check, pytestconfig)
+    _assert_outlives(hunted, Path(hunted_program.__file__), runs, check, pytestconfig)
 
 
 @pytest.mark.long
@@ -63,10 +63,10 @@ def test_an_asynchronous_job_applies_each_update_once_whatever_is_killed(
     meeting = [(storage, "meeting") for storage in STORAGES]
     runs = [alone[0], meeting[1], alone[2], meeting[3], meeting[0], alone[1], meeting[2], alone[3]]
     program = Path(hunted_asynchronous_program.__file__)
-    _outlives(hunted, program, runs, check, pytestconfig)
+    _assert_outlives(hunted, program, runs, check, pytestconfig)
 
 
-def _outlives(
+def _assert_outlives(
     hunted: Hunt,
     program: Path,
     runs: list[tuple[str, ...]],

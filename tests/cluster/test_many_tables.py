@@ -133,7 +133,7 @@ def test_rows_are_the_same_to_the_bit_over_wires_that_break(
                 es.lookup_many(replicas[worker], ids, train=True)
                 es.apply_many(replicas[worker], ids, grads)
 
-        by_all(workers, train)
+        in_all_workers(workers, train)
         assert_same_rows(replicas[-1], trained_here(workers))
 
 
@@ -188,10 +188,10 @@ def test_a_step_that_one_table_has_no_room_for_trains_no_table(workers: int, sha
             return str(refused.value)
 
         for refused in range(3):
-            for told in by_all(workers, push_too_many):
+            for told in in_all_workers(workers, push_too_many):
                 assert "on node 127.0.0.1" in told
             assert {table.total_count()[0] for table in replicas[0]} == {10 if refused else 0}
-            by_all(workers, push)  # training continues
+            in_all_workers(workers, push)  # training continues
             for table in replicas[0]:
                 assert set(table.get_frequency(ids[0]).tolist()) == {(refused + 1) * workers}
 
@@ -245,7 +245,7 @@ def test_a_step_with_a_table_that_this_worker_has_closed_is_not_sent() -> None:
             tables = (first, second)[worker]
             es.apply_many([tables[i] for i in some], [ids[i] for i in some], grads_of(ids[:4]))
 
-        by_all(2, push)
+        in_all_workers(2, push)
         for i in some:
             assert set(second[i].get_frequency(ids[i]).tolist()) == {2}
 
@@ -292,7 +292,7 @@ def test_steps_that_are_refused_by_chance_train_all_of_their_tables_or_none(
                     applied.append(True)
             return applied
 
-        applied, *of_others = by_all(workers, train)
+        applied, *of_others = in_all_workers(workers, train)
         assert all(other == applied for other in of_others)
         assert 0 < sum(applied) < len(steps)
         for table, var in enumerate(replicas[0]):
@@ -311,7 +311,7 @@ def grads_of(ids: list[Ids]) -> list[Rows]:
     return [np.ones((each.size, DIM), np.float32) for each in ids]
 
 
-def by_all(workers: int, call: Callable[[int], T]) -> list[T]:
+def in_all_workers(workers: int, call: Callable[[int], T]) -> list[T]:
     """Returns the result of each worker's call; all calls run at the same time."""
     with ThreadPoolExecutor(workers) as threads:
         return [done.result() for done in [threads.submit(call, w) for w in range(workers)]]

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("ray")]
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def called_methods(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The methods of shards that are called through Ray, which takes a millisecond each; rows use
     other connections.
     """
@@ -40,7 +40,7 @@ def step(layer: Any, optimizer: es.torch.Optimizer) -> None:
 
 
 def test_steps_ask_shards_for_rates_and_steps_only_after_a_restore(
-    tmp_path: Path, asked: list[str]
+    tmp_path: Path, called_methods: list[str]
 ) -> None:
     with twins(2, tmp_path) as both:
         layers = [es.torch.Embedding(var) for var in both]
@@ -53,16 +53,16 @@ def test_steps_ask_shards_for_rates_and_steps_only_after_a_restore(
                     step(layer, optimizer)
 
         steps(1)
-        asked.clear()
+        called_methods.clear()
         steps(3)
-        assert asked == []
+        assert called_methods == []
         for var, optimizer in zip(both, optimizers, strict=True):
             es.save(tmp_path / f"saved-{id(var)}", [var], optimizer.global_step)
             optimizer.param_groups[0]["lr"] = 0.5
         steps(1)
-        asked.clear()
+        called_methods.clear()
         steps(1)
-        assert asked == []
+        assert called_methods == []
         for var in both:
             es.restore(tmp_path / f"saved-{id(var)}", [var])
         steps(1)

@@ -20,7 +20,7 @@ VALUES = [1, 8, 4, 4, 0, 2, 3]
 WEIGHTS = [1.0, 2.5, 0.5, 2.0, 0.0, 0.0, 3.0]
 
 
-def both() -> tuple[Any, Any]:
+def variable_and_tensor() -> tuple[Any, Any]:
     """Returns an embedding variable and a TensorFlow tensor with the same rows."""
     option = tf.EmbeddingVariableOption(
         init_option=tf.InitializerOption(es.initializers.Constant(TABLE), len(TABLE))
@@ -43,7 +43,7 @@ def test_safe_look_ups_give_tensorflows_results(
     ours, theirs = evaluated(
         *[
             tf.nn.safe_embedding_lookup_sparse(params, ids, weights, combiner, **options)
-            for params in both()
+            for params in variable_and_tensor()
         ]
     )
     np.testing.assert_allclose(ours, theirs, rtol=1e-6)
@@ -73,14 +73,14 @@ def test_sparse_look_ups_give_tensorflows_results(combiner: str, weighted: bool)
     ours, theirs = evaluated(
         *[
             tf.nn.embedding_lookup_sparse(params, ids, weights, combiner=combiner)
-            for params in both()
+            for params in variable_and_tensor()
         ]
     )
     np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
 def test_arguments_may_be_given_by_position_as_before() -> None:
-    variable, dense = both()
+    variable, dense = variable_and_tensor()
     ids, weights = sparse(VALUES, tf.int64), sparse(WEIGHTS, tf.float32)
     for params in (variable, dense):
         tf.nn.embedding_lookup_sparse(params, ids, weights, "mod", "name", "sum")
@@ -89,14 +89,14 @@ def test_arguments_may_be_given_by_position_as_before() -> None:
 
 
 def test_a_batch_without_ids_gives_zeros() -> None:
-    variable, _ = both()
+    variable, _ = variable_and_tensor()
     ids = tf.SparseTensor(np.empty((0, 2), np.int64), tf.constant([], tf.int64), [2, 1])
     (found,) = evaluated(tf.nn.safe_embedding_lookup_sparse(variable, ids))
     assert found.tolist() == [[0] * 3] * 2
 
 
 def test_negative_ids_are_keys_like_any_others() -> None:
-    variable, _ = both()
+    variable, _ = variable_and_tensor()
     values = [-1, -(1 << 63), (1 << 63) - 1, -8, -9, 0, -18]
     (found,) = evaluated(
         tf.nn.safe_embedding_lookup_sparse(variable, sparse(values, tf.int64), combiner="sum")
@@ -107,7 +107,7 @@ def test_negative_ids_are_keys_like_any_others() -> None:
 
 
 def test_ids_that_a_mean_leaves_out_get_no_row() -> None:
-    variable, _ = both()
+    variable, _ = variable_and_tensor()
     layer = tf.nn.safe_embedding_lookup_sparse(
         variable, sparse(VALUES, tf.int64), sparse(WEIGHTS, tf.float32), "mean"
     )
@@ -122,7 +122,7 @@ def test_ids_that_a_mean_leaves_out_get_no_row() -> None:
 def test_rows_longer_than_max_norm_are_shortened() -> None:
     ids = tf.constant([[1, 2], [3, 1]], tf.int64)
     ours, theirs = evaluated(
-        *[tf.nn.embedding_lookup(params, ids, max_norm=0.5) for params in both()]
+        *[tf.nn.embedding_lookup(params, ids, max_norm=0.5) for params in variable_and_tensor()]
     )
     np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
@@ -147,7 +147,7 @@ def test_two_variables_in_one_look_up_are_refused() -> None:
 
 
 def test_a_look_up_counts_once_when_it_trains_and_when_it_serves() -> None:
-    variable, _ = both()
+    variable, _ = variable_and_tensor()
     ids = tf.placeholder(tf.int64, [None])
     serving = tf.nn.embedding_lookup(variable, ids)
     training = tf.nn.embedding_lookup(variable, ids)

@@ -189,7 +189,7 @@ def apply(model: Any, gradients: list[Any]) -> None:
         model.optimizer.apply(gradients, model.trainable_weights)
 
 
-def of_one_table() -> Any:
+def model_of_one_table() -> Any:
     """Returns a model that outputs the rows of one id; all rows are initially ones."""
     ids = keras.Input((1,), dtype="int64")
     model = keras.Model(ids, es.keras.Embedding(KEYS, DIM, "ones", name="table")(ids))
@@ -200,7 +200,7 @@ def of_one_table() -> Any:
 
 
 def test_gradients_that_are_computed_but_not_applied_train_nothing() -> None:
-    model = of_one_table()
+    model = model_of_one_table()
     applied = gradients_of(model, [[1]])
     gradients_of(model, [[2]], factor=100.0)
     apply(model, applied)
@@ -208,7 +208,7 @@ def test_gradients_that_are_computed_but_not_applied_train_nothing() -> None:
 
 
 def test_the_sum_of_several_gradients_is_one_step() -> None:
-    model = of_one_table()
+    model = model_of_one_table()
     first = gradients_of(model, [[1]])
     gradients_of(model, [[3]])
     second = gradients_of(model, [[2]], factor=3.0)
@@ -235,7 +235,7 @@ def test_the_sum_of_several_gradients_is_one_step() -> None:
     ],
 )
 def test_gradients_that_were_changed_are_refused(change: Callable[[Any, Any], Any]) -> None:
-    model = of_one_table()
+    model = model_of_one_table()
     first, second = gradients_of(model, [[1]]), gradients_of(model, [[2]], factor=3.0)
     changed = [change(one, other) for one, other in zip(first, second, strict=True)]
     with pytest.raises(Exception, match="was changed between"):
@@ -246,7 +246,7 @@ def test_gradients_that_were_changed_are_refused(change: Callable[[Any, Any], An
 def test_a_step_may_have_many_look_ups_and_too_many_raise_an_error() -> None:
     from embstore.keras.marks import MOST
 
-    model = of_one_table()
+    model = model_of_one_table()
     layer = model.get_layer("table")
 
     def gradients(look_ups: int) -> list[Any]:
@@ -269,7 +269,7 @@ def test_a_step_may_have_many_look_ups_and_too_many_raise_an_error() -> None:
 
 
 def test_training_rows_by_a_torch_or_tensorflow_update_raises_an_error() -> None:
-    model = of_one_table()
+    model = model_of_one_table()
     stand_in = model.trainable_variables[0]
     (gradient,) = gradients_of(model, [[1]])
     if ON_TENSORFLOW:
@@ -286,7 +286,7 @@ def test_training_rows_by_a_torch_or_tensorflow_update_raises_an_error() -> None
 def test_gradients_that_are_never_applied_take_bounded_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model = of_one_table()
+    model = model_of_one_table()
     monkeypatch.setattr("embstore.keras.table._MOST_BYTES", 10 * 4 * DIM)
     first = gradients_of(model, [[1]])
     for _ in range(20):

@@ -38,7 +38,7 @@ def trained() -> Any:
     return model
 
 
-def of_any_key(name: str = "table", **arguments: Any) -> Any:
+def model_of_any_key(name: str = "table", **arguments: Any) -> Any:
     model = over(es.keras.Embedding(None, DIM, name=name, **arguments))
     model.compile(adagrad(), "mse")
     return model
@@ -64,18 +64,18 @@ def test_a_model_whose_rows_await_their_restore_is_not_saved(tmp_path: Path) -> 
             durability="checkpoint",
         )
     )
-    model = of_any_key(ev_option=option)
+    model = model_of_any_key(ev_option=option)
     fit(model, ids_with_duplicates())
     table = model.get_layer("table").variable
     es.persist([table], tmp_path / "checkpoints")
     table.close()
-    again = of_any_key(ev_option=option)
+    again = model_of_any_key(ev_option=option)
     (awaiting,) = es.keras.variables(again)
     with pytest.raises(StorageError, match="holds checkpoints of an earlier run"):
         again.save_weights(tmp_path / "other.weights.h5")
     es.restore_persisted([awaiting], tmp_path / "checkpoints")
     again.save_weights(tmp_path / "other.weights.h5")
-    loaded = of_any_key()
+    loaded = model_of_any_key()
     loaded.load_weights(tmp_path / "other.weights.h5")
     assert_same_table(loaded.get_layer("table").variable, awaiting)
 
@@ -91,7 +91,7 @@ def test_a_saved_model_goes_on_as_if_nothing_had_happened(trained: Any, tmp_path
 
 
 def test_keys_that_were_never_trained_read_the_same_after_a_load(tmp_path: Path) -> None:
-    model = of_any_key()
+    model = model_of_any_key()
     fit(model, ids_with_duplicates())
     model.save(tmp_path / "model.keras")
     keras.utils.set_random_seed(99)
@@ -114,7 +114,7 @@ def test_options_of_the_table_come_back(tmp_path: Path) -> None:
         init_option=es.InitializerOption(es.initializers.Ones(), 64, 0.5),
     )
     schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
-    model = of_any_key(ev_option=option, optimizer=keras.optimizers.Adagrad(schedule))
+    model = model_of_any_key(ev_option=option, optimizer=keras.optimizers.Adagrad(schedule))
     fit(model, ids_with_duplicates())
     held = model.get_layer("table").variable.export()
     waiting = model.get_layer("table").variable.stats()["waiting_keys"]
@@ -182,7 +182,7 @@ def test_weights_of_a_class_derived_from_the_layer_are_kept(tmp_path: Path) -> N
 
 
 def test_weights_include_initial_rows_of_untrained_keys(tmp_path: Path) -> None:
-    model, other = of_any_key(), of_any_key("another")
+    model, other = model_of_any_key(), model_of_any_key("another")
     fit(model, ids_with_duplicates())
     strangers = np.arange(-50, 0)
     rows = model.get_layer("table").variable.lookup(strangers)
@@ -423,7 +423,7 @@ def test_a_table_of_more_ids_takes_the_rows(tmp_path: Path) -> None:
 def test_weights_without_rows_keep_the_tables_rows(
     initializer: Any, rate: float, tmp_path: Path
 ) -> None:
-    model, other = (of_any_key(embeddings_initializer=initializer) for _ in range(2))
+    model, other = (model_of_any_key(embeddings_initializer=initializer) for _ in range(2))
     other.compile(keras.optimizers.Adagrad(rate), "mse")
     fit(model, ids_with_duplicates())
     with es.keras.rows_kept_apart():
@@ -442,12 +442,12 @@ def test_weights_without_rows_keep_the_tables_rows(
 def test_weights_without_rows_of_another_kind_of_table_are_refused(
     what: str, tmp_path: Path
 ) -> None:
-    model, other = (of_any_key(embeddings_initializer="ones") for _ in range(2))
+    model, other = (model_of_any_key(embeddings_initializer="ones") for _ in range(2))
     fit(model, ids_with_duplicates())
     with es.keras.rows_kept_apart():
         model.save_weights(tmp_path / "model.weights.h5")
     if what == "initializer":
-        other = of_any_key(embeddings_initializer="zeros")
+        other = model_of_any_key(embeddings_initializer="zeros")
     else:
         other.compile(keras.optimizers.SGD(0.1), "mse")
     fit(other, ids_with_duplicates())
@@ -479,7 +479,7 @@ def test_a_model_without_its_rows_is_refused_unless_asked_for(trained: Any, tmp_
 
 def test_rows_restored_into_a_compiled_model_have_their_slots(trained: Any, tmp_path: Path) -> None:
     es.save(tmp_path, es.keras.variables(trained), global_step=1)
-    fresh = of_any_key()
+    fresh = model_of_any_key()
     es.restore(tmp_path, es.keras.variables(fresh))
     assert_same_table(trained.get_layer("table").variable, fresh.get_layer("table").variable)
 
@@ -505,7 +505,7 @@ def test_the_models_learning_rate_replaces_one_that_was_restored_or_set(
 @pytest.mark.any_backend
 def test_rows_restored_without_their_slots_cannot_be_trained(trained: Any, tmp_path: Path) -> None:
     es.save(tmp_path, es.keras.variables(trained), global_step=1)
-    fresh = of_any_key()
+    fresh = model_of_any_key()
     es.restore(tmp_path, [fresh.get_layer("table").variable])
     with pytest.raises(Exception, match="no optimizer slots"):
         fit(fresh, ids_with_duplicates())
@@ -537,7 +537,7 @@ def test_a_model_continues_from_the_files_that_its_table_kept(tmp_path: Path) ->
     ids = ids_with_duplicates()
     counts: list[Any] = []
     for predicts_first in (False, True, True):
-        model = of_any_key(ev_option=option)
+        model = model_of_any_key(ev_option=option)
         if predicts_first:
             predictions(model, ids)
         fit(model, ids)
