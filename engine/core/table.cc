@@ -12,10 +12,10 @@
 #include "keep/kept_rows.h"
 #include "keep/save.h"
 #include "keep/table_moment.h"
-#include "lookup/batches_of_look_up.h"
 #include "lookup/each_key_once.h"
 #include "lookup/in_pieces.h"
 #include "lookup/look_up.h"
+#include "lookup/look_up_batches.h"
 #include "parts/key_facts.h"
 #include "row/finite_values.h"
 #include "tiers/hbm/hbm_tier.h"
@@ -60,7 +60,7 @@ void Table::close() {
   parts_.reads.take();  // these batches belong to the store
   parts_.device_look_up.reset();
   parts_.device_apply.reset();
-  parts_.device_wishes.reset();
+  parts_.device_prefetch.reset();
   parts_.store.reset();
   raise_kept_error();  // the last call that can report it
 }
@@ -100,15 +100,15 @@ void Table::raise_kept_error() const {
   if (parts_.steps) parts_.steps->raise_kept_error();
 }
 
-void Table::lookup(std::span<const int64_t> ids, float* out, LookUpFor purpose,
+void Table::lookup(std::span<const int64_t> ids, float* out, LookUpPurpose purpose,
                    std::span<const uint32_t> occurrences) const {
   Operation operation(parts_);
   raise_kept_error();
-  const bool is_training = purpose == LookUpFor::kTraining;
-  if (is_training && parts_.steps) parts_.mover->turns().looked_up();
-  const bool is_counted = purpose == LookUpFor::kServing && parts_.mover;
+  const bool is_training = purpose == LookUpPurpose::kTraining;
+  if (is_training && parts_.steps) parts_.mover->turns().note_looked_up();
+  const bool is_counted = purpose == LookUpPurpose::kServing && parts_.mover;
   const uint64_t first_stamp = is_counted ? parts_.clock.begin_batch(ids.size()) : 0;
-  BatchesOfLookUp batches;
+  LookUpBatches batches;
   const auto read = [&](std::span<const int64_t> keys, std::span<const uint32_t> occur,
                         std::span<const uint32_t> last_positions, uint64_t stamp, const RowsOut& rows) {
     batches.add(is_counted ? look_up_to_serve(keys, last_positions, occur, stamp, rows)
@@ -126,7 +126,7 @@ void Table::lookup(std::span<const int64_t> ids, float* out, LookUpFor purpose,
                            std::span<const uint32_t> last_positions,
                            const RowsOut& rows) { read(keys, occur, last_positions, first_stamp, rows); });
   } else if (may_share()) {
-    read_in_pieces(ids.size(), kLeastIdsAThread, read_piece);
+    read_in_pieces(ids.size(), kMinIdsAThread, read_piece);
   } else {
     read_piece(0, ids.size());
   }
@@ -145,14 +145,14 @@ BatchPtr Table::look_up_to_train(std::span<const int64_t> ids, std::span<const u
   const uint64_t hits =
       look_up.read_first_tier(ids, out, batch.get(), occurrences.empty() ? nullptr : refs.data());
   if (occurrences.empty()) {
-    count(looked_up(ids.size(), hits, batch.get()));
+    count(look_up_counts(ids.size(), hits, batch.get()));
   } else {
-    count(looked_up(refs, occurrences));
+    count(look_up_counts(refs, occurrences));
   }
   if (batch == nullptr || batch->empty()) return nullptr;
   // The update needs no copy of rows in memory: it reads them where they are.
-  const bool are_of_use = update_follows && batch->rows_outside_memory(parts_.store->tiers()) != 0;
-  if (!are_of_use || !parts_.reads.updates_follow()) {
+  const bool are_useful = update_follows && batch->rows_outside_memory(parts_.store->tiers()) != 0;
+  if (!are_useful || !parts_.reads.updates_follow()) {
     look_up.read_lower(out, *batch, RowPart::kWeights);
     return nullptr;
   }
@@ -171,39 +171,42 @@ BatchPtr Table::look_up_to_serve(std::span<const int64_t> ids, std::span<const u
   batch->occurrences.assign(occurrences.begin(), occurrences.end());
   batch->refs.resize(ids.size());
   const uint64_t hits = look_up.read_first_tier(ids, out, batch.get(), batch->refs.data());
-  count(occurrences.empty() ? looked_up(ids.size(), hits, batch.get()) : looked_up(batch->refs, occurrences));
+  count(occurrences.empty() ? look_up_counts(ids.size(), hits, batch.get())
+                            : look_up_counts(batch->refs, occurrences));
   if (!batch->empty()) look_up.read_lower(out, *batch, parts_.mover->part_to_serve());
   return batch;
 }
 
-Table::LookedUp Table::looked_up(std::span<const RowRef> refs, std::span<const uint32_t> occurrences) const {
+Table::LookUpCounts Table::look_up_counts(std::span<const RowRef> refs,
+                                          std::span<const uint32_t> occurrences) const {
   const TierStack& tiers = parts_.store->tiers();
-  LookedUp of{};
+  LookUpCounts counts{};
   for (size_t i = 0; i < refs.size(); ++i) {
-    of.ids += occurrences[i];
+    counts.ids += occurrences[i];
     if (!refs[i]) continue;
-    of.with_row += occurrences[i];
-    if (tiers.level_of(refs[i].tier()) == 0) of.hits += occurrences[i];
+    counts.with_row += occurrences[i];
+    if (tiers.level_of(refs[i].tier()) == 0) counts.hits += occurrences[i];
   }
-  return of;
+  return counts;
 }
 
-Table::LookedUp Table::looked_up(uint64_t ids, uint64_t first_tier_hits, const BatchInFlight* lower) const {
-  LookedUp of{.ids = ids, .hits = first_tier_hits, .with_row = first_tier_hits};
-  if (lower == nullptr) return of;
+Table::LookUpCounts Table::look_up_counts(uint64_t ids, uint64_t first_tier_hits,
+                                          const BatchInFlight* lower) const {
+  LookUpCounts counts{.ids = ids, .hits = first_tier_hits, .with_row = first_tier_hits};
+  if (lower == nullptr) return counts;
   const TierStack& tiers = parts_.store->tiers();
   for (size_t t = 1; t < tiers.size(); ++t) {
     const size_t rows = lower->rows_of(t).places().size();
-    of.with_row += rows;
-    if (tiers.level_of(t) == 0) of.hits += rows;
+    counts.with_row += rows;
+    if (tiers.level_of(t) == 0) counts.hits += rows;
   }
-  return of;
+  return counts;
 }
 
-void Table::count(const LookedUp& of) const {
-  hits_.fetch_add(of.hits, std::memory_order_relaxed);
-  misses_.fetch_add(of.ids - of.hits, std::memory_order_relaxed);
-  without_row_.fetch_add(of.ids - of.with_row, std::memory_order_relaxed);
+void Table::count(const LookUpCounts& counts) const {
+  hits_.fetch_add(counts.hits, std::memory_order_relaxed);
+  misses_.fetch_add(counts.ids - counts.hits, std::memory_order_relaxed);
+  without_row_.fetch_add(counts.ids - counts.with_row, std::memory_order_relaxed);
 }
 
 void Table::lookup_tier(std::span<const int64_t> ids, int32_t* tiers) const {
@@ -318,7 +321,7 @@ class Table::PreparedApply::Scope {
         rule_(rule),
         filters_(filters),
         ids_(gradients.ids.size()),
-        shares_(gradients, table.may_share() ? BatchShares::worthwhile(ids_, kLeastIdsAThread) : 1),
+        shares_(gradients, table.may_share() ? BatchShares::worthwhile(ids_, kMinIdsAThread) : 1),
         reads_(table.parts_.reads) {}
   ~Scope() { end(); }
 
@@ -352,14 +355,14 @@ class Table::PreparedApply::Scope {
                       cache->pool().described_room() +
                       "; persist, which lets older rows go, or raise storage_size");
     }
-    throw table_.store_full(new_rows);
+    throw table_.store_full_error(new_rows);
   }
 
   void commit(std::optional<int64_t> global_step) { commit(table_.begin_apply(global_step)); }
   void commit(const ApplyContext& context) NO_THREAD_SAFETY_ANALYSIS {
     update_->commit({context, parts_.clock.begin_batch(ids_), parts_.spans.current()});
     end();
-    if (parts_.mover) parts_.mover->rows_changed();
+    if (parts_.mover) parts_.mover->note_rows_changed();
   }
 
  private:
@@ -392,7 +395,7 @@ class Table::PreparedApply::Scope {
   const ShardFilters& filters_;
   const size_t ids_;
   BatchShares shares_;
-  TakenReads reads_;
+  UpdateReads reads_;
   Gate gate_ = Gate::kOutside;
   std::unique_ptr<BatchUpdate> update_;
 };
@@ -461,7 +464,7 @@ void Table::put(std::span<const int64_t> keys, const float* values, bool with_sl
   for (const int64_t key : keys) {  // which may have waited for a row
     const KeyHash hash = hash_key(key);
     const MutexLock lock(parts_.store->shard_of_key(key).mutex);
-    AdmissionFilter& filter = *parts_.filters.of(key);
+    AdmissionFilter& filter = *parts_.filters.filter_of(key);
     if (filter.count(key, hash) != 0) filter.remove(key, hash);
   }
 }
@@ -473,7 +476,7 @@ ApplyContext Table::begin_apply(std::optional<int64_t> global_step) {
 }
 
 ApplyContext Table::count_apply(std::optional<int64_t> global_step) {
-  if (parts_.steps) parts_.mover->turns().apply_began();
+  if (parts_.steps) parts_.mover->turns().note_apply_began();
   MutexLock lock(parts_.state_mutex);
   const int64_t count = parts_.apply_count++;
   return {global_step.value_or(count), parts_.optimizer_state};
@@ -493,7 +496,7 @@ void Table::leave_out_apply() {
   count_apply(std::nullopt);
 }
 
-Error Table::store_full(uint64_t new_rows) const {
+Error Table::store_full_error(uint64_t new_rows) const {
   return Error(ErrorKind::kStoreFull, parts_.name + ": the batch brings " + std::to_string(new_rows) +
                                           " new rows, but its tiers have room for " +
                                           std::to_string(parts_.store->room()) + " more of their " +
@@ -672,7 +675,7 @@ void Table::restore(checkpoint::Partition partition, const checkpoint::Chain& ch
 void Table::save_succeeded(uint64_t number) {
   Operation operation(parts_);
   const ApplyGate::Alone gate(parts_.gate);
-  if (parts_.spans.save_succeeded(number)) parts_.removed_keys.were_saved();
+  if (parts_.spans.save_succeeded(number)) parts_.removed_keys.save_succeeded();
 }
 
 }  // namespace embstore

@@ -51,7 +51,7 @@ struct TableStats {
   std::vector<Level> tiers;      // of the storage type, in order
 };
 
-enum class LookUpFor {
+enum class LookUpPurpose {
   kServing,     // counts accesses for the ranking and promotes rows, soon after the look-up returned
   kTraining,    // counts nothing: the apply that follows does
   kEvaluation,  // neither counts nor promotes
@@ -61,7 +61,7 @@ enum class LookUpFor {
 class Table {
  public:
   // The fewest ids of a shared batch that a thread gets: for fewer it isn't worth waking a thread.
-  static constexpr size_t kLeastIdsAThread = 2048;
+  static constexpr size_t kMinIdsAThread = 2048;
 
   explicit Table(const TableSpec& spec);
   ~Table();
@@ -78,7 +78,7 @@ class Table {
   // updated is read as it was before or as it is after, never in between. Throws DamagedRowsError for rows that can't be read,
   // after it has read all others. `occurrences` (only for look-ups that don't serve): how many ids each of `ids` stands for;
   // empty: one each.
-  void lookup(std::span<const int64_t> ids, float* out, LookUpFor purpose,
+  void lookup(std::span<const int64_t> ids, float* out, LookUpPurpose purpose,
               std::span<const uint32_t> occurrences = {}) const;
 
   // The same with ids and rows in the memory of device(): puts a look-up on the ids' stream, and waits for nothing. A key that
@@ -86,7 +86,7 @@ class Table {
   // served accesses is full, the host first counts them. While a save is under way the host does the work, and waits for the
   // stream. Rows that can't be read become NaN, and the next look-up, apply, save, drain() or synchronise() throws the error.
   // Throws Error(kInvalidArgument) if no tier is in a GPU's memory.
-  void lookup_on_device(const IdsOnDevice& ids, gpu::DeviceAddress out, LookUpFor purpose) const;
+  void lookup_on_device(const IdsOnDevice& ids, gpu::DeviceAddress out, LookUpPurpose purpose) const;
   // A batch of a variable with these partitions, in their order: each table reads its part.
   struct LookUpOnDevice {
     std::span<const Table* const> partitions;
@@ -95,7 +95,7 @@ class Table {
   };
   // Looks up batches of several variables as one step, except those that the host does. REQUIRES: all are on one stream of one
   // device.
-  static void lookup_on_device(std::span<const LookUpOnDevice> batches, LookUpFor purpose);
+  static void lookup_on_device(std::span<const LookUpOnDevice> batches, LookUpPurpose purpose);
   // The HBM tier's device. Throws Error(kInvalidArgument) if there is no such tier.
   gpu::Device& device() const;
   // Waits until the work put on streams is done, and throws the error that it met, if any.
@@ -284,29 +284,29 @@ class Table {
   // have to add up.
   bool may_share() const;
   // The number of ids that were looked up, of those whose row was in the first level, and of those that had a row at all.
-  struct LookedUp {
+  struct LookUpCounts {
     uint64_t ids;
     uint64_t hits;
     uint64_t with_row;
   };
   // Counts the id of each row at `refs` as often as `occurrences` says.
-  LookedUp looked_up(std::span<const RowRef> refs, std::span<const uint32_t> occurrences) const;
+  LookUpCounts look_up_counts(std::span<const RowRef> refs, std::span<const uint32_t> occurrences) const;
   // `lower`: the rows below the first tier, some of which may be in the first level.
-  LookedUp looked_up(uint64_t ids, uint64_t first_tier_hits, const BatchInFlight* lower) const;
-  void count(const LookedUp& of) const;
+  LookUpCounts look_up_counts(uint64_t ids, uint64_t first_tier_hits, const BatchInFlight* lower) const;
+  void count(const LookUpCounts& counts) const;
   // --- Steps on the device: table_on_device.cc.
   // These have the host do the batch, and wait for the stream.
-  static void look_up_by_host(const LookUpOnDevice& batch, LookUpFor purpose);
+  static void look_up_by_host(const LookUpOnDevice& batch, LookUpPurpose purpose);
   static void apply_by_host(const ApplyOnDevice& batch, std::optional<int64_t> global_step);
   // Returns nothing if the host has to do the batch. Throws the error of an earlier step.
-  static std::optional<DeviceLookUp::Batch> as_step(const LookUpOnDevice& batch, LookUpFor purpose);
+  static std::optional<DeviceLookUp::Batch> as_step(const LookUpOnDevice& batch, LookUpPurpose purpose);
   static std::optional<DeviceApply::Batch> as_step(const ApplyOnDevice& batch,
                                                    std::optional<int64_t> global_step);
-  std::optional<DeviceLookUp::Share> share_of_look_up(uint32_t ids, LookUpFor purpose) const;
+  std::optional<DeviceLookUp::Share> share_of_look_up(uint32_t ids, LookUpPurpose purpose) const;
   bool make_room_in_log() const;
   DeviceApply::Share share_of_apply(uint32_t ids, std::optional<int64_t> global_step);
   // Called by the host's function of a step.
-  void read_missing(const DeviceLookUp::Missing& missing, LookUpFor purpose,
+  void read_missing(const DeviceLookUp::Missing& missing, LookUpPurpose purpose,
                     std::optional<uint64_t> first_stamp, const RowsOut& rows) const;
   class StepUpdate;
   StepClaims make_room_for_step(uint32_t ids);
@@ -315,7 +315,7 @@ class Table {
   // Begins the update of the rows: gives the context the optimizer's state as it is now, but leaves its learning rate.
   void begin_update(ApplyContext& context);
   ApplyContext begin_apply(std::optional<int64_t> global_step);
-  Error store_full(uint64_t new_rows) const;
+  Error store_full_error(uint64_t new_rows) const;
   // Throws the error that a step on the device met, if any.
   void raise_kept_error() const;
   static void raise_kept_errors(std::span<const Table* const> tables);

@@ -13,9 +13,9 @@
 
 #include "access/phase.h"
 #include "errors/error.h"
-#include "lookup/batches_of_look_up.h"
 #include "lookup/each_key_once.h"
 #include "lookup/in_pieces.h"
+#include "lookup/look_up_batches.h"
 #include "row/finite_values.h"
 #include "row/keys_by_partition.h"
 #include "table.h"
@@ -29,7 +29,7 @@ namespace embstore {
 namespace {
 
 // The fewest missing ids of a step that a thread gets: for fewer it isn't worth waking a thread.
-constexpr size_t kLeastMissing = 1024;
+constexpr size_t kMinMissing = 1024;
 
 // The scope in which several tables stay open. Throws Error(kInvalidArgument) for a table without a device.
 class OperationsOn {
@@ -215,13 +215,13 @@ void Table::raise_kept_errors(std::span<const Table* const> tables) {
 
 // --- Look-ups
 
-void Table::lookup_on_device(const IdsOnDevice& ids, gpu::DeviceAddress out, LookUpFor purpose) const {
+void Table::lookup_on_device(const IdsOnDevice& ids, gpu::DeviceAddress out, LookUpPurpose purpose) const {
   const Table* const only = this;
   const LookUpOnDevice batch{{&only, 1}, ids, out};
   lookup_on_device({&batch, 1}, purpose);
 }
 
-void Table::lookup_on_device(std::span<const LookUpOnDevice> batches, LookUpFor purpose) {
+void Table::lookup_on_device(std::span<const LookUpOnDevice> batches, LookUpPurpose purpose) {
   OperationsOn operations;
   for (const auto& batch : batches) operations.add(batch.partitions);
   put_together<DeviceLookUp>(
@@ -229,7 +229,7 @@ void Table::lookup_on_device(std::span<const LookUpOnDevice> batches, LookUpFor 
       [purpose](const LookUpOnDevice& batch) { look_up_by_host(batch, purpose); });
 }
 
-void Table::look_up_by_host(const LookUpOnDevice& batch, LookUpFor purpose) {
+void Table::look_up_by_host(const LookUpOnDevice& batch, LookUpPurpose purpose) {
   const std::span<const Table* const> partitions = batch.partitions;
   const IdsOnDevice& ids = batch.ids;
   gpu::Device& device = partitions.front()->device();
@@ -252,22 +252,22 @@ void Table::look_up_by_host(const LookUpOnDevice& batch, LookUpFor purpose) {
   device.synchronise(ids.stream);  // it is no step, so synchronise() couldn't wait for it
 }
 
-std::optional<DeviceLookUp::Batch> Table::as_step(const LookUpOnDevice& batch, LookUpFor purpose) {
+std::optional<DeviceLookUp::Batch> Table::as_step(const LookUpOnDevice& batch, LookUpPurpose purpose) {
   raise_kept_errors(batch.partitions);
   return with_shares(DeviceLookUp::Batch{batch.ids, batch.out, {}}, batch,
                      [&](const Table& table) { return table.share_of_look_up(batch.ids.count, purpose); });
 }
 
 // Returns nothing if served accesses can't be counted soon enough.
-std::optional<DeviceLookUp::Share> Table::share_of_look_up(uint32_t ids, LookUpFor purpose) const {
+std::optional<DeviceLookUp::Share> Table::share_of_look_up(uint32_t ids, LookUpPurpose purpose) const {
   std::optional<uint64_t> first_stamp;
   switch (purpose) {
-    case LookUpFor::kServing:
+    case LookUpPurpose::kServing:
       if (!make_room_in_log()) return std::nullopt;
       first_stamp = parts_.clock.begin_batch(ids);
       break;
-    case LookUpFor::kTraining: parts_.mover->turns().looked_up(); break;
-    case LookUpFor::kEvaluation: break;
+    case LookUpPurpose::kTraining: parts_.mover->turns().note_looked_up(); break;
+    case LookUpPurpose::kEvaluation: break;
   }
   return DeviceLookUp::Share{
       .table = parts_.device_look_up.get(),
@@ -288,26 +288,26 @@ bool Table::make_room_in_log() const {
 }
 
 // Called by a stream.
-void Table::read_missing(const DeviceLookUp::Missing& missing, LookUpFor purpose,
+void Table::read_missing(const DeviceLookUp::Missing& missing, LookUpPurpose purpose,
                          std::optional<uint64_t> first_stamp, const RowsOut& rows) const {
   const Epochs::Guard guard = parts_.epochs.enter();
   hits_.fetch_add(missing.hits, std::memory_order_relaxed);
   Phase(parts_.store->tiers().hbm()->meter())
       .count(Access::kLoad, missing.hits, static_cast<size_t>(parts_.layout.dim()) * sizeof(float));
   if (missing.ids.empty()) return;
-  BatchesOfLookUp batches;
+  LookUpBatches batches;
   const auto read = [&](std::span<const int64_t> keys, std::span<const uint32_t> occurrences,
                         std::span<const uint32_t> last_positions, const RowsOut& found) {
     const DeviceSteps::Function function({});  // every thread that shares the work needs one
     BatchPtr batch = first_stamp
                          ? look_up_to_serve(keys, last_positions, occurrences, *first_stamp, found)
-                         : look_up_to_train(keys, occurrences, purpose == LookUpFor::kTraining, found);
+                         : look_up_to_train(keys, occurrences, purpose == LookUpPurpose::kTraining, found);
     if (first_stamp) batch->order_by_shards();  // here, by several threads; counting would do it by one
     batches.add(std::move(batch));
   };
   const auto width = static_cast<size_t>(dim());
   const IdsOfBatch ids{missing.ids, missing.positions};
-  read_in_pieces(missing.ids.size(), kLeastMissing, [&](size_t first, size_t count) {
+  read_in_pieces(missing.ids.size(), kMinMissing, [&](size_t first, size_t count) {
     const RowsOut out(rows.rows + first * width, {}, rows.left_at + first);
     std::fill_n(out.left_at, count, gpu::DeviceAddress{});
     read_each_key_once(ids.part(first, count), width, out, read);
@@ -414,7 +414,7 @@ namespace {
 // Updates a share of the rows that a step misses. Runs in any thread: all of them are in the step's function.
 class UpdateOfShare final : public BatchUpdate {
  public:
-  UpdateOfShare(TableParts& table, const GradientBatch& share, TakenReads& reads, StepClaims claims)
+  UpdateOfShare(TableParts& table, const GradientBatch& share, UpdateReads& reads, StepClaims claims)
       : claims_(std::move(claims)),
         update_(std::in_place, table.for_updates(), share, *table.mover, reads, &claims_) {}
 
@@ -452,7 +452,7 @@ class Table::StepUpdate final : public DeviceApply::PreparedRows {
     reads_.emplace(parts_.reads);
     shares_.emplace(GradientBatch::Gradients{missing.ids, missing.gradients, parts_.layout.dim(),
                                              missing.occurrences, missing.last_positions},
-                    BatchShares::worthwhile(missing.ids.size(), kLeastMissing));
+                    BatchShares::worthwhile(missing.ids.size(), kMinMissing));
     // Doesn't enter the gate: an operation that holds it alone is also a use of rows, and no use is under way beside a step. (And
     // the emulated device calls this while its caller holds locks.)
     update_.emplace(*shares_, [this](const GradientBatch& share) {
@@ -460,14 +460,14 @@ class Table::StepUpdate final : public DeviceApply::PreparedRows {
       return std::make_unique<UpdateOfShare>(parts_, share, *reads_, claims_.split(share.keys().size()));
     });
     uint64_t new_rows = 0;
-    if (!update_->prepare(new_rows)) throw table.store_full(new_rows);
+    if (!update_->prepare(new_rows)) throw table.store_full_error(new_rows);
   }
 
   void commit() noexcept override {
     if (update_) {
       update_->commit(*time_);
       update_.reset();
-      parts_.mover->rows_came();
+      parts_.mover->note_rows_changed_without_wait();
     }
     changes_.commit(claims_.places);
     Phase(parts_.store->tiers().hbm()->meter())
@@ -483,7 +483,7 @@ class Table::StepUpdate final : public DeviceApply::PreparedRows {
   Mutex claims_mutex_;
   StepClaims& claims_;
   std::optional<BatchShares> shares_;
-  std::optional<TakenReads> reads_;
+  std::optional<UpdateReads> reads_;
   std::optional<UpdateTogether> update_;
 };
 
@@ -519,7 +519,7 @@ uint64_t Table::next_turn() {
 void Table::prefetch(std::span<const int64_t> ids, uint64_t turn) {
   const Operation operation(parts_, Operation::Uses::kNoRows);
   device();
-  if (!ids.empty()) parts_.mover->want(turn, {ids.begin(), ids.end()});
+  if (!ids.empty()) parts_.mover->prefetch(turn, {ids.begin(), ids.end()});
 }
 
 void Table::prefetch_on_device(const IdsOnDevice& ids, uint64_t turn) {
@@ -533,17 +533,18 @@ void Table::prefetch_on_device(std::span<Table* const> partitions, const IdsOnDe
   operations.add(partitions);
   if (ids.count == 0) return;
   const auto take = [tables = std::vector<Table*>(partitions.begin(), partitions.end()),
-                     of = std::vector<uint64_t>(turns.begin(), turns.end())](std::span<const int64_t> keys) {
+                     table_turns =
+                         std::vector<uint64_t>(turns.begin(), turns.end())](std::span<const int64_t> keys) {
     size_t number = 0;
     visit_partitions(std::span<Table* const>(tables), keys,
                      [&](const Table& table, std::span<const int64_t> own, auto) {
-                       const uint64_t turn = of[number++];
-                       if (!own.empty()) table.parts_.mover->want(turn, {own.begin(), own.end()});
+                       const uint64_t turn = table_turns[number++];
+                       if (!own.empty()) table.parts_.mover->prefetch(turn, {own.begin(), own.end()});
                      });
   };
-  DeviceWishes::Batch batch{ids, {}, take};
-  for (const Table* table : partitions) batch.shares.push_back({table->parts_.device_wishes.get()});
-  if (DeviceWishes::try_put(batch)) return;
+  DevicePrefetch::Batch batch{ids, {}, take};
+  for (const Table* table : partitions) batch.shares.push_back({table->parts_.device_prefetch.get()});
+  if (DevicePrefetch::try_put(batch)) return;
   take(copy_ids(partitions.front()->device(), ids));
 }
 

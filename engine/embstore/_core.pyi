@@ -27,7 +27,7 @@ class PathLock:
     def release(self) -> None:
         """Releases the lock; a second call does nothing."""
 
-def wait_as_owed() -> None:
+def pay_pacing_debt() -> None:
     """Waits for the time that this thread's accesses would have taken longer on their devices."""
 
 class Recording:

@@ -365,7 +365,7 @@ class EmbeddingVariable:
         ]
         with self.internals.batch_lock:
             apply_to_all(batch, global_step)
-        _core.wait_as_owed()  # once the lock is free, so that no other thread waits for it
+        _core.pay_pacing_debt()  # once the lock is free, so that no other thread waits for it
 
     def _batch_on_host(
         self, ids: checks.Ids | OnDevice, grads: checks.Rows | OnDevice
@@ -832,7 +832,7 @@ def push_elsewhere(
             unique.sum(values, sums)
             pushed.append(variable._updates(unique, sums))
         refusals = push_together(pushed, global_step)
-    _core.wait_as_owed()  # once the locks are free, so that no other thread waits for them
+    _core.pay_pacing_debt()  # once the locks are free, so that no other thread waits for them
     return [
         (variable, why)
         for (variable, _, _), why in zip(batches, refusals, strict=True)

@@ -22,8 +22,8 @@ OutcomeShares::Values OutcomeShares::values() const {
 
 void OutcomeShares::add(const OutcomeCounts& sampled, double expected, Outcome usual) {
   // A phase that has seen enough by itself needs no earlier ones.
-  const double most_before = std::max(0.0, kMostSeen - expected);
-  const double kept = seen_ > most_before ? most_before / seen_ : 1.0;
+  const double max_before = std::max(0.0, kMaxSeen - expected);
+  const double kept = seen_ > max_before ? max_before / seen_ : 1.0;
   for (double& count : counts_) count *= kept;
   seen_ = seen_ * kept + expected;
   double others = 0;

@@ -50,7 +50,7 @@ class OutcomeShares {
 
  private:
   // Enough that a share is right within a hundredth, few enough that changes show soon.
-  static constexpr double kMostSeen = 8192;
+  static constexpr double kMaxSeen = 8192;
 
   std::array<double, kOutcomes> counts_{};
   double seen_ = 0;
@@ -68,7 +68,7 @@ class CacheHierarchy {
   static std::shared_ptr<CacheHierarchy> shared(const CacheSizes& sizes);
 
   // Small caches, of fewer than 4,096 sets, need every line.
-  bool wants_every_line() const { return classes_ == 1; }
+  bool needs_every_line() const { return classes_ == 1; }
 
   // Returns the share of lines that are simulated.
   double sampled_share() const {

@@ -15,7 +15,7 @@ Device::Device(std::string name, CacheSizes caches, std::vector<uint64_t> sizes,
       times_ns_(std::move(times_ns)),
       alone_ns_(std::move(alone_ns)) {
   if (sizes_.empty() || !std::is_sorted(sizes_.begin(), sizes_.end()) ||
-      times_ns_.size() != kWheres * kAccesses * sizes_.size() * kMostThreads ||
+      times_ns_.size() != kLocations * kAccesses * sizes_.size() * kMaxThreads ||
       alone_ns_.size() != kAccesses * sizes_.size()) {
     throw Error(ErrorKind::kInvalidArgument, "devices: the table of " + name_ + " has " +
                                                  std::to_string(times_ns_.size()) + " times and " +
@@ -37,11 +37,11 @@ Device::Place Device::place_of(double size_bytes) const {
           1};
 }
 
-double Device::time_ns(Where where, Access access, const Place& place, int threads) const {
+double Device::time_ns(Location where, Access access, const Place& place, int threads) const {
   const size_t first = (static_cast<size_t>(where) * kAccesses + static_cast<size_t>(access)) * sizes_.size();
-  const auto thread = static_cast<size_t>(std::clamp(threads, 1, kMostThreads) - 1);
-  const double below = times_ns_[(first + place.below) * kMostThreads + thread];
-  const double above = times_ns_[(first + place.above) * kMostThreads + thread];
+  const auto thread = static_cast<size_t>(std::clamp(threads, 1, kMaxThreads) - 1);
+  const double below = times_ns_[(first + place.below) * kMaxThreads + thread];
+  const double above = times_ns_[(first + place.above) * kMaxThreads + thread];
   return (below + place.part * (above - below)) * place.beyond;
 }
 
@@ -51,7 +51,7 @@ double Device::alone_ns(Access access, const Place& place) const {
   return (below + place.part * (of_access[place.above] - below)) * place.beyond;
 }
 
-double Device::time_ns(Where where, Access access, double size_bytes, int threads) const {
+double Device::time_ns(Location where, Access access, double size_bytes, int threads) const {
   return time_ns(where, access, place_of(size_bytes), threads);
 }
 
@@ -64,18 +64,18 @@ double Device::phase_ns(const AccessCount& count, const OutcomeShares::Values& s
   const auto [access, threads] = std::pair(count.access, count.threads);
   const double accesses = static_cast<double>(count.accesses);
   const Place place = place_of(static_cast<double>(count.bytes) / accesses);
-  const double there = time_ns(Where::kThere, access, place, threads);
+  const double there = time_ns(Location::kThere, access, place, threads);
   double one = share(Outcome::kMiss) * there;
   if (share(Outcome::kDirtied) != 0) {
     // The bytes needn't be fetched, but will be written back.
     one += share(Outcome::kDirtied) *
-           std::max(0.0, there - time_ns(Where::kThere, Access::kLoad, place, threads));
+           std::max(0.0, there - time_ns(Location::kThere, Access::kLoad, place, threads));
   }
   if (share(Outcome::kCleanMiss) != 0) {
-    one += share(Outcome::kCleanMiss) * time_ns(Where::kCleanMiss, access, place, threads);
+    one += share(Outcome::kCleanMiss) * time_ns(Location::kCleanMiss, access, place, threads);
   }
   if (share(Outcome::kDirtyMiss) != 0) {
-    one += share(Outcome::kDirtyMiss) * time_ns(Where::kDirtyMiss, access, place, threads);
+    one += share(Outcome::kDirtyMiss) * time_ns(Location::kDirtyMiss, access, place, threads);
   }
   const double missed =
       accesses * (share(Outcome::kMiss) + share(Outcome::kCleanMiss) + share(Outcome::kDirtyMiss));

@@ -13,11 +13,11 @@ namespace embstore {
 
 class Device {
  public:
-  static constexpr int kMostThreads = 64;
+  static constexpr int kMaxThreads = 64;
   // The place of bytes that the CPU's caches don't have. kThere: on the device, or in a memory in front of it.
   // kCleanMiss, kDirtyMiss: on the device, while that memory has another line in their place, unchanged or changed.
-  enum class Where { kThere, kCleanMiss, kDirtyMiss };
-  static constexpr size_t kWheres = 3;
+  enum class Location { kThere, kCleanMiss, kDirtyMiss };
+  static constexpr size_t kLocations = 3;
 
   // `sizes`: bytes, ascending. `times_ns`: [where][access][size][threads - 1], for one access of many in flight.
   // `alone_ns`: [access][size], for one access from beginning to end, while nothing else is at the device. Kinds of
@@ -30,7 +30,7 @@ class Device {
   const CacheSizes& caches() const { return caches_; }
   // Return the nanoseconds of one access among many, and of one alone. They are linear in the bytes between two sizes
   // of the table, and proportional to the bytes beyond the last size; below the first size they are those of the first.
-  double time_ns(Where where, Access access, double size_bytes, int threads) const;
+  double time_ns(Location where, Access access, double size_bytes, int threads) const;
   double alone_ns(Access access, double size_bytes) const;
   // Returns the nanoseconds of a phase's accesses, if the caches have what `shares` says: the number of accesses times
   // the time of one among many, but at least the time of one alone for each of its rounds (Little's law).
@@ -45,7 +45,7 @@ class Device {
     double beyond;  // the size divided by the last size; 1 up to that
   };
   Place place_of(double size_bytes) const;
-  double time_ns(Where where, Access access, const Place& place, int threads) const;
+  double time_ns(Location where, Access access, const Place& place, int threads) const;
   double alone_ns(Access access, const Place& place) const;
 
   const std::string name_;

@@ -26,14 +26,14 @@ class Recording::TierRecorder final : public PhaseWatcher {
                    std::span<const TouchedLine> lines) noexcept override {
     const int64_t start_ns = recording_->ns_at(began);
     try {
-      std::vector<SeenShares::OfCounts> seen;
+      std::vector<SeenShares::CountShares> seen;
       seen.reserve(shares_.size());
-      for (SeenShares& shares : shares_) seen.push_back(shares.of(counts, lines));
+      for (SeenShares& shares : shares_) seen.push_back(shares.shares_of(counts, lines));
       std::vector<Outcomes> outcomes(shares_.size());
       for (size_t i = 0; i < counts.size(); ++i) {
         for (size_t c = 0; c < shares_.size(); ++c) {
           const OutcomeShares::Values shares = seen[c][i].values();
-          for (size_t o = 0; o < kTold; ++o) {
+          for (size_t o = 0; o < kRecorded; ++o) {
             outcomes[c][o] = shares[o + 1] * static_cast<double>(counts[i].accesses);
           }
         }
@@ -51,8 +51,8 @@ class Recording::TierRecorder final : public PhaseWatcher {
   std::deque<SeenShares> shares_;  // one for each of the recording's caches
 };
 
-Recording::Recording(const std::vector<CacheSizes>& caches, uint64_t most_phases)
-    : made_(std::chrono::steady_clock::now()), most_phases_(most_phases) {
+Recording::Recording(const std::vector<CacheSizes>& caches, uint64_t max_phases)
+    : made_(std::chrono::steady_clock::now()), max_phases_(max_phases) {
   for (const CacheSizes& sizes : caches) caches_.push_back(std::make_shared<CacheHierarchy>(sizes));
 }
 
@@ -73,7 +73,7 @@ Recording::Phases Recording::phases() const {
 void Recording::add(const RecordedPhase& phase, std::span<const Outcomes> outcomes) noexcept {
   const MutexLock lock(mutex_);
   if (stopped_) return;
-  if (phases_.phases.size() >= most_phases_) {
+  if (phases_.phases.size() >= max_phases_) {
     ++phases_.lost;
     return;
   }

@@ -24,8 +24,8 @@ struct RecordedPhase {
 // Thread-safe.
 class Recording : public std::enable_shared_from_this<Recording> {
  public:
-  // Simulates caches of these sizes, all tables being in one computer. Keeps at most `most_phases` phases.
-  Recording(const std::vector<CacheSizes>& caches, uint64_t most_phases);
+  // Simulates caches of these sizes, all tables being in one computer. Keeps at most `max_phases` phases.
+  Recording(const std::vector<CacheSizes>& caches, uint64_t max_phases);
 
   // Returns the time since the recording was made.
   int64_t elapsed_ns() const { return ns_at(std::chrono::steady_clock::now()); }
@@ -34,8 +34,8 @@ class Recording : public std::enable_shared_from_this<Recording> {
   // Stops recording.
   void stop() EXCLUDES(mutex_);
 
-  static constexpr size_t kTold = kOutcomes - 1;  // all but misses
-  using Outcomes = std::array<double, kTold>;     // accesses by outcome, from kFree on
+  static constexpr size_t kRecorded = kOutcomes - 1;  // all but misses
+  using Outcomes = std::array<double, kRecorded>;     // accesses by outcome, from kFree on
   struct Phases {
     std::vector<RecordedPhase> phases;
     std::vector<Outcomes> outcomes;  // for each phase in turn, one per cache hierarchy
@@ -52,7 +52,7 @@ class Recording : public std::enable_shared_from_this<Recording> {
   void lose(uint64_t phases) noexcept EXCLUDES(mutex_);
 
   const std::chrono::steady_clock::time_point made_;
-  const uint64_t most_phases_;
+  const uint64_t max_phases_;
   std::vector<std::shared_ptr<CacheHierarchy>> caches_;
   mutable Mutex mutex_;
   bool stopped_ GUARDED_BY(mutex_) = false;

@@ -6,13 +6,14 @@ namespace embstore {
 
 PhaseWatcher::Lines SeenShares::wanted_lines() const {
   if (caches_ == nullptr) return PhaseWatcher::Lines::kNone;
-  return caches_->wants_every_line() ? PhaseWatcher::Lines::kAll : PhaseWatcher::Lines::kSampled;
+  return caches_->needs_every_line() ? PhaseWatcher::Lines::kAll : PhaseWatcher::Lines::kSampled;
 }
 
-SeenShares::OfCounts SeenShares::of(std::span<const PhaseCount> counts, std::span<const TouchedLine> lines) {
-  OfCounts shares;
+SeenShares::CountShares SeenShares::shares_of(std::span<const PhaseCount> counts,
+                                              std::span<const TouchedLine> lines) {
+  CountShares shares;
   if (caches_ == nullptr) return shares;
-  std::array<OutcomeCounts, kMostCounts> outcomes{};
+  std::array<OutcomeCounts, kMaxCounts> outcomes{};
   caches_->touch(lines, outcomes);
   const MutexLock lock(mutex_);
   for (size_t i = 0; i < counts.size(); ++i) {

@@ -24,9 +24,10 @@ class SeenShares {
   PhaseWatcher::Lines wanted_lines() const;
   // Returns the shares for each of the counts, from the phase's own lines and those of earlier phases: a phase of
   // a few rows has few lines in the sample, or none.
-  static constexpr size_t kMostCounts = 8;
-  using OfCounts = std::array<OutcomeShares, kMostCounts>;
-  OfCounts of(std::span<const PhaseCount> counts, std::span<const TouchedLine> lines) EXCLUDES(mutex_);
+  static constexpr size_t kMaxCounts = 8;
+  using CountShares = std::array<OutcomeShares, kMaxCounts>;
+  CountShares shares_of(std::span<const PhaseCount> counts, std::span<const TouchedLine> lines)
+      EXCLUDES(mutex_);
 
  private:
   struct Seen {

@@ -2,18 +2,18 @@
 
 #include <new>
 
-#include "pacing/owed_waits.h"
+#include "pacing/pacing_debt.h"
 
 namespace embstore {
 
 void TierPacer::phase_ended(std::chrono::steady_clock::time_point, std::span<const PhaseCount> counts,
                             std::span<const TouchedLine> lines) noexcept {
   try {
-    const SeenShares::OfCounts shares = shares_.of(counts, lines);
+    const SeenShares::CountShares shares = shares_.shares_of(counts, lines);
     for (size_t i = 0; i < counts.size(); ++i) {
       const double modelled_ns = device_->phase_ns(counts[i], shares[i].values());
       const double wait_ns = modelled_ns - static_cast<double>(counts[i].elapsed_ns);
-      if (wait_ns > 0) owe_wait(medium_, wait_ns);
+      if (wait_ns > 0) add_pacing_wait(medium_, wait_ns);
     }
   } catch (const std::bad_alloc&) {
     // An update that is under way must not fail because there is no memory for pacing it.

@@ -12,7 +12,7 @@
 
 namespace embstore {
 
-// The thread waits for what it owes in wait_as_owed().
+// The thread waits for what it owes in pay_pacing_debt().
 class TierPacer final : public PhaseWatcher {
  public:
   explicit TierPacer(std::shared_ptr<const Device> device)

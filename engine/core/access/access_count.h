@@ -9,7 +9,7 @@ namespace embstore {
 
 struct AccessCount {
   Access access;
-  int threads;  // at the tier's medium; TierMeter::kMostThreads means that many or more
+  int threads;  // at the tier's medium; TierMeter::kMaxThreads means that many or more
   uint64_t accesses;
   uint64_t bytes;
   uint64_t elapsed_ns;

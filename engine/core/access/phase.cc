@@ -16,7 +16,7 @@ Phase::Phase(TierMeter& meter) : outer_(innermost_phase) {
   began_ = Clock::now();
 }
 
-void Phase::also_at(TierMeter& meter) { enter(meter); }
+void Phase::add_meter(TierMeter& meter) { enter(meter); }
 
 void Phase::enter(TierMeter& meter) {
   SharedMedium& medium = *meter.medium();
@@ -31,7 +31,7 @@ void Phase::enter(TierMeter& meter) {
 
 bool Phase::is_at(const SharedMedium& medium) const {
   return std::any_of(meters_.begin(), meters_.begin() + static_cast<ptrdiff_t>(meter_count_),
-                     [&medium](const At& at) { return at.meter->medium().get() == &medium; });
+                     [&medium](const MeterEntry& at) { return at.meter->medium().get() == &medium; });
 }
 
 size_t Phase::tally_of(TierMeter& meter, Access access, uint64_t size_bytes) {
@@ -79,7 +79,7 @@ Phase::~Phase() {
   for (const Tally& tally : tallies) bytes += tally.bytes;
   const double ns_a_byte =
       bytes == 0 ? 0.0 : static_cast<double>(elapsed.count()) / static_cast<double>(bytes);
-  for (const At& at : std::span(meters_).first(meter_count_)) {
+  for (const MeterEntry& at : std::span(meters_).first(meter_count_)) {
     int threads = at.threads;
     // Threads that came or went meanwhile are taken to have been there half the time.
     if (at.was_entered) threads = (at.threads + at.meter->medium()->leave() + 1) / 2;
@@ -89,18 +89,18 @@ Phase::~Phase() {
                      static_cast<uint64_t>(ns_a_byte * static_cast<double>(tally.bytes))});
     }
     if (notes_ != TierMeter::Notes::kCounts) [[unlikely]]
-      tell_watchers(at, threads, ns_a_byte);
+      notify_watchers(at, threads, ns_a_byte);
   }
 }
 
-void Phase::tell_watchers(const At& at, int threads, double ns_a_byte) noexcept {
+void Phase::notify_watchers(const MeterEntry& at, int threads, double ns_a_byte) noexcept {
   if (at.meter->wanted_notes() == TierMeter::Notes::kCounts) return;
-  std::array<PhaseCount, kMostTallies> counts;
-  std::array<size_t, kMostTallies> number_of{};
+  std::array<PhaseCount, kMaxTallies> counts;
+  std::array<size_t, kMaxTallies> number_of{};
   size_t count = 0;
   for (size_t i = 0; i < tally_count_; ++i) {
     const Tally& tally = tallies_[i];
-    number_of[i] = kMostTallies;
+    number_of[i] = kMaxTallies;
     if (tally.meter != at.meter || tally.accesses == 0) continue;
     number_of[i] = count;
     counts[count++] = {{tally.access, threads, tally.accesses, tally.bytes,
@@ -113,7 +113,7 @@ void Phase::tell_watchers(const At& at, int threads, double ns_a_byte) noexcept 
     std::vector<TouchedLine> lines;
     for (const TouchedLine& line : lines_) {
       const size_t number = number_of[line.group];
-      if (number != kMostTallies) lines.push_back({line.line, line.access, static_cast<uint8_t>(number)});
+      if (number != kMaxTallies) lines.push_back({line.line, line.access, static_cast<uint8_t>(number)});
     }
     for (const std::shared_ptr<PhaseWatcher>& watcher : at.meter->watchers()) {
       watcher->phase_ended(began_, std::span(counts).first(count), lines);

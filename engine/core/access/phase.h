@@ -22,14 +22,14 @@ class Phase {
   Phase(const Phase&) = delete;
   Phase& operator=(const Phase&) = delete;
 
-  // Adds a tier whose rows the same work touches. REQUIRES: at most kMostMeters tiers, the first included.
-  void also_at(TierMeter& meter);
+  // Adds a tier whose rows the same work touches. REQUIRES: at most kMaxMeters tiers, the first included.
+  void add_meter(TierMeter& meter);
 
   // Counts accesses of `size_bytes` each at the first tier's meter.
   void count(Access access, uint64_t accesses, uint64_t size_bytes) {
     count_at(*meters_[0].meter, access, accesses, size_bytes);
   }
-  // The same at `meter`. REQUIRES: the phase is at this meter; at most kMostTallies combinations of meter, access and
+  // The same at `meter`. REQUIRES: the phase is at this meter; at most kMaxTallies combinations of meter, access and
   // size.
   void count_at(TierMeter& meter, Access access, uint64_t accesses, uint64_t size_bytes) {
     if (accesses != 0) add(meter, access, accesses, accesses * size_bytes, size_bytes, 0);
@@ -42,18 +42,18 @@ class Phase {
 
   // Returns whether a watcher wants the addresses of accesses; the caller then reports them by touch(). Mostly none
   // does.
-  bool wants_places() const { return notes_ >= TierMeter::Notes::kSampledLines; }
+  bool wants_addresses() const { return notes_ >= TierMeter::Notes::kSampledLines; }
   // Notes the address of one access of this size. The access has to be counted, too.
   void touch(TierMeter& meter, Access access, uint64_t size_bytes, const void* address) noexcept;
 
-  static constexpr size_t kMostMeters = 4;
+  static constexpr size_t kMaxMeters = 4;
 
  private:
   using Clock = std::chrono::steady_clock;
   static constexpr uint64_t kSeveralSizes = 0;
-  static constexpr size_t kMostTallies = 8;
+  static constexpr size_t kMaxTallies = 8;
 
-  struct At {
+  struct MeterEntry {
     TierMeter* meter;
     int threads;       // at its medium when the phase came
     bool was_entered;  // false: an outer phase is at the medium already
@@ -73,14 +73,14 @@ class Phase {
            uint64_t rounds);
   // Returns the tally's index; adds the tally if it is new.
   size_t tally_of(TierMeter& meter, Access access, uint64_t size_bytes);
-  void tell_watchers(const At& at, int threads, double ns_a_byte) noexcept;
+  void notify_watchers(const MeterEntry& at, int threads, double ns_a_byte) noexcept;
   bool is_at(const SharedMedium& medium) const;
 
   Phase* const outer_;                                  // the phase around it, in this thread
   TierMeter::Notes notes_ = TierMeter::Notes::kCounts;  // the most detailed that a meter wants
-  std::array<At, kMostMeters> meters_;
+  std::array<MeterEntry, kMaxMeters> meters_;
   size_t meter_count_ = 0;
-  std::array<Tally, kMostTallies> tallies_;
+  std::array<Tally, kMaxTallies> tallies_;
   size_t tally_count_ = 0;
   std::vector<TouchedLine> lines_;  // their groups are indices of tallies_
   Clock::duration of_inner_phases_{0};

@@ -5,7 +5,7 @@ namespace embstore {
 std::vector<AccessCount> TierMeter::counts() const {
   std::vector<AccessCount> counts;
   for (size_t access = 0; access < kAccesses; ++access) {
-    for (int threads = 1; threads <= kMostThreads; ++threads) {
+    for (int threads = 1; threads <= kMaxThreads; ++threads) {
       const Cell& cell = cells_[access][cell_of(threads)];
       const uint64_t accesses = cell.accesses.load(std::memory_order_relaxed);
       if (accesses == 0) continue;
@@ -20,16 +20,16 @@ std::vector<AccessCount> TierMeter::counts() const {
 void TierMeter::watch(const void* owner, std::shared_ptr<PhaseWatcher> watcher) {
   const MutexLock lock(watchers_mutex_);
   watchers_.push_back({owner, std::move(watcher)});
-  note_wanted();
+  update_wanted_notes();
 }
 
 void TierMeter::unwatch(const void* owner) {
   const MutexLock lock(watchers_mutex_);
   std::erase_if(watchers_, [owner](const Watching& watching) { return watching.owner == owner; });
-  note_wanted();
+  update_wanted_notes();
 }
 
-void TierMeter::note_wanted() {
+void TierMeter::update_wanted_notes() {
   Notes wanted = watchers_.empty() ? Notes::kCounts : Notes::kPhases;
   for (const Watching& watching : watchers_) {
     switch (watching.watcher->wanted_lines()) {

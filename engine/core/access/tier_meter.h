@@ -20,12 +20,12 @@ namespace embstore {
 // Thread-safe.
 class TierMeter {
  public:
-  static constexpr int kMostThreads = 64;
+  static constexpr int kMaxThreads = 64;
 
   TierMeter() : medium_(std::make_shared<SharedMedium>()) {}
 
   // Sets the medium of the tier's rows, which other tiers may share. REQUIRES: no phase is under way.
-  void lies_on(std::shared_ptr<SharedMedium> medium) { medium_ = std::move(medium); }
+  void set_medium(std::shared_ptr<SharedMedium> medium) { medium_ = std::move(medium); }
   const std::shared_ptr<SharedMedium>& medium() const { return medium_; }
 
   // Returns the counts since the tier was made, without zeros.
@@ -57,11 +57,11 @@ class TierMeter {
     const void* owner;
     std::shared_ptr<PhaseWatcher> watcher;
   };
-  static size_t cell_of(int threads) { return static_cast<size_t>(std::clamp(threads, 1, kMostThreads) - 1); }
-  void note_wanted() REQUIRES(watchers_mutex_);
+  static size_t cell_of(int threads) { return static_cast<size_t>(std::clamp(threads, 1, kMaxThreads) - 1); }
+  void update_wanted_notes() REQUIRES(watchers_mutex_);
 
   std::shared_ptr<SharedMedium> medium_;
-  std::array<std::array<Cell, kMostThreads>, kAccesses> cells_;
+  std::array<std::array<Cell, kMaxThreads>, kAccesses> cells_;
   std::atomic<Notes> wanted_notes_{Notes::kCounts};
   mutable Mutex watchers_mutex_;
   std::vector<Watching> watchers_ GUARDED_BY(watchers_mutex_);

@@ -18,7 +18,9 @@ class ShardFilters {
   bool any() const { return filters_.front() != nullptr; }
   // Returns the filter of the key's shard; null if every key is admitted. Guarded by the shard's
   // mutex: see AdmissionFilter.
-  AdmissionFilter* of(int64_t key) const { return filters_[static_cast<size_t>(shard_of_key(key))].get(); }
+  AdmissionFilter* filter_of(int64_t key) const {
+    return filters_[static_cast<size_t>(shard_of_key(key))].get();
+  }
   AdmissionFilter* shard(int number) const { return filters_[static_cast<size_t>(number)].get(); }
   // The shape of each shard's sketch; empty if filters keep none.
   SketchShape sketch_shape() const { return any() ? filters_.front()->sketch_shape() : SketchShape{}; }

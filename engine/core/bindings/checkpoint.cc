@@ -96,12 +96,12 @@ class SaveHandle {
 std::unique_ptr<SaveHandle> prepare_save(const TableHandle& handle, std::string path,
                                          const nb::bytes& save_id, uint32_t partition,
                                          uint32_t partition_count, bool incremental,
-                                         std::optional<int64_t> least_version,
-                                         std::optional<double> least_half_square) {
+                                         std::optional<int64_t> min_version,
+                                         std::optional<double> min_half_square) {
   const FileIdentity identity{to_save_id(save_id), partition, partition_count, incremental};
   const GilReleased release;
   return std::make_unique<SaveHandle>(handle.table(), std::move(path), identity,
-                                      EvictionRule{least_version, least_half_square});
+                                      EvictionRule{min_version, min_half_square});
 }
 
 nb::tuple to_tuple(const SketchShape& shape) {

@@ -68,7 +68,7 @@ class DeviceMemory {
 // Device memory that Python owns. It is freed without the interpreter's lock, since freeing waits for a stream. A forked child does
 // not free it, since the device and its threads belong to the parent.
 struct MemoryHandle {
-  explicit MemoryHandle(std::unique_ptr<DeviceMemory> of) : memory(std::move(of)) {}
+  explicit MemoryHandle(std::unique_ptr<DeviceMemory> owned) : memory(std::move(owned)) {}
   ~MemoryHandle() {
     if (inherited(made_in)) {
       static_cast<void>(memory.release());

@@ -30,7 +30,7 @@
 #include "errors/error.h"
 #include "files/path_lock.h"
 #include "pacing/device.h"
-#include "pacing/owed_waits.h"
+#include "pacing/pacing_debt.h"
 #include "pacing/recording.h"
 #include "pacing/tier_pacer.h"
 #include "row/finite_values.h"
@@ -267,9 +267,9 @@ nb::dict recorded_phases(const RecordingHandle& handle, size_t caches) {
   const Recording::Phases recorded = handle.recording->phases();
   const size_t count = recorded.phases.size();
   nb::dict columns;
-  const auto column = [&]<class T>(const char* name, T (*of)(const RecordedPhase&)) {
+  const auto column = [&]<class T>(const char* name, T (*value_of)(const RecordedPhase&)) {
     std::vector<T> values(count);
-    for (size_t i = 0; i < count; ++i) values[i] = of(recorded.phases[i]);
+    for (size_t i = 0; i < count; ++i) values[i] = value_of(recorded.phases[i]);
     columns[name] = to_numpy(std::move(values));
   };
   using Phase = RecordedPhase;
@@ -283,8 +283,8 @@ nb::dict recorded_phases(const RecordingHandle& handle, size_t caches) {
   column("elapsed_ns", +[](const Phase& phase) { return phase.count.elapsed_ns; });
   column("thread", +[](const Phase& phase) { return phase.thread; });
   column("start_ns", +[](const Phase& phase) { return phase.start_ns; });
-  constexpr std::array<const char*, Recording::kTold> kNames = {"hits", "dirtied", "clean_misses",
-                                                                "dirty_misses"};
+  constexpr std::array<const char*, Recording::kRecorded> kNames = {"hits", "dirtied", "clean_misses",
+                                                                    "dirty_misses"};
   for (size_t o = 0; o < kNames.size(); ++o) {
     std::vector<double> values(recorded.outcomes.size());
     for (size_t i = 0; i < values.size(); ++i) values[i] = recorded.outcomes[i][o];
@@ -299,10 +299,10 @@ void bind_recording(nb::module_& module) {
       .def(
           "__init__",
           [](RecordingHandle* self, const std::vector<std::tuple<uint64_t, uint64_t>>& caches,
-             uint64_t most_phases) {
+             uint64_t max_phases) {
             std::vector<CacheSizes> sizes;
             for (const auto& [cpu_bytes, memory_bytes] : caches) sizes.push_back({cpu_bytes, memory_bytes});
-            new (self) RecordingHandle{std::make_shared<Recording>(sizes, most_phases)};
+            new (self) RecordingHandle{std::make_shared<Recording>(sizes, max_phases)};
           },
           "caches"_a, "most_phases"_a)
       .def("elapsed_ns", [](const RecordingHandle& self) { return self.recording->elapsed_ns(); })
@@ -327,9 +327,9 @@ void bind_table(nb::module_& module) {
             const Table& table = handle.table();
             check_rows("out", out, ids, static_cast<size_t>(table.dim()));
             check_apart("out", out, "ids", ids);
-            const auto stand_for = span_of(occurrences, ids);
+            const auto id_occurrences = span_of(occurrences, ids);
             const GilReleased release;
-            table.lookup(span_of(ids), out.data(), purpose_of(train, count), stand_for);
+            table.lookup(span_of(ids), out.data(), purpose_of(train, count), id_occurrences);
           },
           "ids"_a.noconvert(), "out"_a.noconvert(), "train"_a = false,
           "occurrences"_a.noconvert() = nb::none(), "count"_a = true)
@@ -418,10 +418,10 @@ void bind_table(nb::module_& module) {
           "version"_a)
       .def(
           "evict",
-          [](const TableHandle& table, std::optional<int64_t> least_version,
-             std::optional<double> least_half_square) {
+          [](const TableHandle& table, std::optional<int64_t> min_version,
+             std::optional<double> min_half_square) {
             const GilReleased release;
-            return table->evict({least_version, least_half_square});
+            return table->evict({min_version, min_half_square});
           },
           "least_version"_a.none(), "least_half_square"_a.none())
       .def(
@@ -475,8 +475,8 @@ void look_up_on_device(const std::vector<LookUpTuple>& batches, uintptr_t stream
   std::vector<std::vector<const Table*>> tables;
   std::vector<Table::LookUpOnDevice> look_ups;
   for (const auto& [partitions, ids, ids_count, out] : batches) {
-    const std::vector<Table*> of = tables_of(partitions);
-    tables.emplace_back(of.begin(), of.end());
+    const std::vector<Table*> variable_tables = tables_of(partitions);
+    tables.emplace_back(variable_tables.begin(), variable_tables.end());
     look_ups.push_back({tables.back(), ids_on_device(ids, ids_count, stream), {out}});
   }
   const GilReleased release;
@@ -497,7 +497,7 @@ void apply_on_device(const std::vector<ApplyTuple>& batches, uintptr_t stream,
                        {{kept}, {refused}, reasons, {left_out}}});
   }
   const GilReleased release;
-  std::optional<PutWaitsOff> caller_holds_a_lock;
+  std::optional<PacingSuspension> caller_holds_a_lock;
   if (table_count > 1) caller_holds_a_lock.emplace();
   Table::apply_on_device(applies, global_step);
 }
@@ -524,7 +524,7 @@ NB_MODULE(_core, module) {
   // Objects that a traceback or a cycle still holds at Python's end would add a page of warnings to the user's error.
   nb::set_leak_warnings(false);
   module.def("fork_generation", &embstore::fork_generation);
-  module.def("wait_as_owed", &embstore::wait_as_owed, nb::call_guard<embstore::GilReleased>());
+  module.def("pay_pacing_debt", &embstore::pay_pacing_debt, nb::call_guard<embstore::GilReleased>());
   nb::class_<embstore::files::PathLock>(module, "PathLock")
       .def(nb::init<const std::string&, const std::string&>(), "lock_path"_a, "path"_a)
       .def("release", &embstore::files::PathLock::release);
@@ -537,7 +537,7 @@ NB_MODULE(_core, module) {
       },
       "values"_a.noconvert());
   module.def("set_num_threads", &embstore::HelpingThreads::set_most_threads, "count"_a);
-  module.def("get_num_threads", &embstore::HelpingThreads::most_threads);
+  module.def("get_num_threads", &embstore::HelpingThreads::max_threads);
   embstore::bind_keys_by_partition(module);
   embstore::bind_tables_together(module);
   embstore::bind_recording(module);

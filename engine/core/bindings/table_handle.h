@@ -44,9 +44,9 @@ class TableHandle {
 };
 
 // Returns the purpose of a look-up. `count`: whether a look-up that isn't for training serves, and so counts as accesses.
-inline LookUpFor purpose_of(bool train, bool count) {
-  if (train) return LookUpFor::kTraining;
-  return count ? LookUpFor::kServing : LookUpFor::kEvaluation;
+inline LookUpPurpose purpose_of(bool train, bool count) {
+  if (train) return LookUpPurpose::kTraining;
+  return count ? LookUpPurpose::kServing : LookUpPurpose::kEvaluation;
 }
 
 }  // namespace embstore

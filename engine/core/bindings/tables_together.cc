@@ -20,7 +20,7 @@
 #include "bindings/gil_released.h"
 #include "bindings/table_handle.h"
 #include "errors/error.h"
-#include "pacing/owed_waits.h"
+#include "pacing/pacing_debt.h"
 #include "row/bags.h"
 #include "threads/shared_work.h"
 
@@ -30,14 +30,14 @@ using namespace nb::literals;
 namespace embstore {
 
 void PreparedHandle::commit(std::optional<int64_t> global_step) {
-  const PutWaitsOff other_batches_are_prepared;
+  const PacingSuspension other_batches_are_prepared;
   const auto prepared = std::move(prepared_);
   if (prepared == nullptr) throw Error(ErrorKind::kInvalidArgument, "a batch was committed or aborted twice");
   prepared->commit(global_step);
 }
 
 void PreparedHandle::abort() {
-  const PutWaitsOff other_batches_are_prepared;
+  const PacingSuspension other_batches_are_prepared;
   prepared_.reset();
 }
 
@@ -62,8 +62,7 @@ std::vector<std::exception_ptr> errors_of(size_t count, size_t threads, const Wo
 // Returns the number of threads that pay for `ids` ids of several tables. Watched calls use one thread, so that the times of their
 // phases add up.
 size_t threads_for(size_t ids, bool any_watched) {
-  return any_watched ? 1
-                     : std::clamp<size_t>(ids / Table::kLeastIdsAThread, 1, HelpingThreads::most_threads());
+  return any_watched ? 1 : std::clamp<size_t>(ids / Table::kMinIdsAThread, 1, HelpingThreads::max_threads());
 }
 
 // One table's part of a look-up in several tables.
@@ -78,33 +77,33 @@ struct LookUpPart {
 
 // A buffer for rows that will be summed to bags. Its memory belongs to the thread and serves one table after another, so that it
 // stays in the cache.
-class RowsOfBags {
+class BagRowBuffer {
  public:
-  explicit RowsOfBags(size_t floats) : floats_(floats) {
-    if (floats > kMostKept) {
+  explicit BagRowBuffer(size_t floats) : floats_(floats) {
+    if (floats > kMaxKept) {
       more_ = std::make_unique_for_overwrite<float[]>(floats);
     } else if (kept_.size() < floats) {
       kept_.resize(floats);
     }
   }
 
-  float* rows() { return floats_ > kMostKept ? more_.get() : kept_.data(); }
+  float* rows() { return floats_ > kMaxKept ? more_.get() : kept_.data(); }
 
  private:
-  static constexpr size_t kMostKept = size_t{1} << 18;
+  static constexpr size_t kMaxKept = size_t{1} << 18;
   static thread_local std::vector<float> kept_;
 
   const size_t floats_;
   std::unique_ptr<float[]> more_;
 };
-thread_local std::vector<float> RowsOfBags::kept_;
+thread_local std::vector<float> BagRowBuffer::kept_;
 
-void look_up(const LookUpPart& part, LookUpFor purpose, float* rows) {
+void look_up(const LookUpPart& part, LookUpPurpose purpose, float* rows) {
   if (!part.bags) return part.table->lookup(part.ids, rows, purpose, part.occurrences);
   const auto dim = static_cast<size_t>(part.table->dim());
-  RowsOfBags of_bags(part.ids.size() * dim);
-  part.table->lookup(part.ids, of_bags.rows(), purpose, part.occurrences);
-  part.bags->sum(part.ids, of_bags.rows(), dim, rows);
+  BagRowBuffer bag_rows(part.ids.size() * dim);
+  part.table->lookup(part.ids, bag_rows.rows(), purpose, part.occurrences);
+  part.bags->sum(part.ids, bag_rows.rows(), dim, rows);
 }
 
 [[noreturn]] void refuse_rows(const Values& rows, size_t ids) {
@@ -114,7 +113,7 @@ void look_up(const LookUpPart& part, LookUpFor purpose, float* rows) {
 }
 
 // Looks up all parts. `rows`: the parts' rows, one after another. Returns each part's error, or None.
-nb::list look_up_parts(const std::vector<LookUpPart>& parts, const Values& rows, LookUpFor purpose) {
+nb::list look_up_parts(const std::vector<LookUpPart>& parts, const Values& rows, LookUpPurpose purpose) {
   std::vector<size_t> places;  // where each part begins in `rows`
   size_t floats = 0;
   size_t ids = 0;
@@ -131,9 +130,9 @@ nb::list look_up_parts(const std::vector<LookUpPart>& parts, const Values& rows,
     return errors_of(parts.size(), threads_for(ids, any_watched),
                      [&](size_t i) { look_up(parts[i], purpose, rows.data() + places[i]); });
   }();
-  nb::list told;
-  for (const std::exception_ptr& error : errors) told.append(python_error_of(error));
-  return told;
+  nb::list results;
+  for (const std::exception_ptr& error : errors) results.append(python_error_of(error));
+  return results;
 }
 
 // Looks up ids[begins[i]] to ids[begins[i + 1] - 1] in table i.
@@ -141,7 +140,7 @@ nb::list look_up_together(const std::vector<const TableHandle*>& handles, const 
                           const std::vector<size_t>& begins, const Values& rows, bool train,
                           const Occurrences& occurrences) {
   const auto keys = span_of(ids);
-  const auto stand_for = span_of(occurrences, ids);
+  const auto id_occurrences = span_of(occurrences, ids);
   if (begins.size() != handles.size() + 1 || begins.front() != 0 || begins.back() != keys.size() ||
       !std::ranges::is_sorted(begins)) {
     refuse_rows(rows, keys.size());
@@ -150,7 +149,8 @@ nb::list look_up_together(const std::vector<const TableHandle*>& handles, const 
   for (size_t i = 0; i < handles.size(); ++i) {
     const size_t count = begins[i + 1] - begins[i];
     parts.push_back({&handles[i]->table(), keys.subspan(begins[i], count),
-                     stand_for.empty() ? stand_for : stand_for.subspan(begins[i], count), std::nullopt});
+                     id_occurrences.empty() ? id_occurrences : id_occurrences.subspan(begins[i], count),
+                     std::nullopt});
   }
   return look_up_parts(parts, rows, purpose_of(train, /*count=*/true));
 }
@@ -161,7 +161,7 @@ using GivenBags = std::tuple<Ids, std::optional<int64_t>>;
 // Throws Error(kInvalidArgument) if bags of `ids` ids can't begin there.
 Bags to_bags(const GivenBags& given, size_t ids) {
   const auto& [offsets, left_out] = given;
-  if (!may_begin(span_of(offsets), ids)) {
+  if (!are_valid_offsets(span_of(offsets), ids)) {
     throw Error(ErrorKind::kInvalidArgument, "offsets: must start at 0 and ascend to at most " +
                                                  std::to_string(ids) + ", the number of ids");
   }
@@ -207,11 +207,11 @@ nb::list apply_each(const std::vector<std::tuple<TableHandle*, Ids, Rows, std::o
       not_finite[i] = handle->table().apply_if_finite(span_of(ids), grads.data(), global_step, bags[i]);
     });
   }();
-  nb::list told;
+  nb::list results;
   for (size_t i = 0; i < batches.size(); ++i) {
-    told.append(errors[i] ? python_error_of(errors[i]) : nb::cast(not_finite[i]));
+    results.append(errors[i] ? python_error_of(errors[i]) : nb::cast(not_finite[i]));
   }
-  return told;
+  return results;
 }
 
 using GradientPart = std::tuple<Ids, Rows, Occurrences>;
@@ -228,9 +228,9 @@ JoinedParts joined(const std::vector<GradientPart>& parts, float scale, float* g
   JoinedParts joined{.ids = {}, .occurrences = {}, .gradients = gradients};
   for (const auto& [ids, rows, occurrences] : parts) {
     const auto keys = span_of(ids);
-    const auto stand_for = span_of(occurrences, ids);
+    const auto id_occurrences = span_of(occurrences, ids);
     joined.ids.insert(joined.ids.end(), keys.begin(), keys.end());
-    joined.occurrences.insert(joined.occurrences.end(), stand_for.begin(), stand_for.end());
+    joined.occurrences.insert(joined.occurrences.end(), id_occurrences.begin(), id_occurrences.end());
     joined.occurrences.resize(joined.ids.size(), 1);  // parts without occurrences
     gradients = std::transform(rows.data(), rows.data() + rows.size(), gradients,
                                [scale](float value) { return value * scale; });
@@ -260,7 +260,7 @@ nb::list prepare_together(const std::vector<GradientParts>& batches, float scale
   std::vector<std::unique_ptr<PreparedHandle>> prepared(batches.size());
   const std::vector<std::exception_ptr> errors = [&] {
     const GilReleased release;
-    const PutWaitsOff other_batches_are_prepared;
+    const PacingSuspension other_batches_are_prepared;
     // One array for all batches: the C library keeps the memory of a large array for the next step.
     const auto gradients = std::make_shared_for_overwrite<float[]>(floats);
     float* room = gradients.get();
@@ -297,7 +297,7 @@ void bind_tables_together(nb::module_& module) {
   nb::class_<PreparedHandle>(module, "PreparedApply")
       .def("abort", &PreparedHandle::abort, nb::call_guard<GilReleased>());
   module.def(
-      "may_begin", [](const Ids& offsets, size_t ids) { return may_begin(span_of(offsets), ids); },
+      "may_begin", [](const Ids& offsets, size_t ids) { return are_valid_offsets(span_of(offsets), ids); },
       "offsets"_a, "ids"_a);
   module.def("look_up_together", &look_up_together, "tables"_a, "ids"_a.noconvert(), "begins"_a,
              "rows"_a.noconvert(), "train"_a, "occurrences"_a.noconvert() = nb::none());

@@ -55,13 +55,13 @@ class DamagedRowsError : public Error {
 
  private:
   static std::string described(const std::vector<int64_t>& keys) {
-    constexpr size_t kMostNamed = 8;
+    constexpr size_t kMaxNamed = 8;
     std::string text =
         keys.size() == 1 ? "the row of key " : "the rows of " + std::to_string(keys.size()) + " keys (";
-    for (size_t i = 0; i < keys.size() && i < kMostNamed; ++i) {
+    for (size_t i = 0; i < keys.size() && i < kMaxNamed; ++i) {
       text += (i == 0 ? "" : ", ") + std::to_string(keys[i]);
     }
-    if (keys.size() > kMostNamed) text += ", ...";
+    if (keys.size() > kMaxNamed) text += ", ...";
     return text + (keys.size() == 1 ? " can't be read" : ") can't be read");
   }
 

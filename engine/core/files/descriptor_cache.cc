@@ -11,7 +11,7 @@
 namespace embstore::files {
 namespace {
 
-constexpr size_t kLeastLimit = 16;
+constexpr size_t kMinLimit = 16;
 constexpr size_t kLimitWithoutLimit = 65536;
 
 }  // namespace
@@ -46,7 +46,7 @@ DescriptorCache& DescriptorCache::of_process() { return ProcessLocal<DescriptorC
 size_t DescriptorCache::limit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return kLimitWithoutLimit;
-  return std::max(kLeastLimit, static_cast<size_t>(limit.rlim_cur / 4));
+  return std::max(kMinLimit, static_cast<size_t>(limit.rlim_cur / 4));
 }
 
 size_t DescriptorCache::open_count() const {
@@ -60,7 +60,7 @@ bool DescriptorCache::open(const CachedDescriptor& wanted, bool only_if_room) {
   for (;;) {
     // Another thread may have opened it, also while this one synced an idle descriptor.
     if (wanted.pin_if_open()) return true;
-    if (open_.size() >= most && close_an_idle_one(/*may_sync=*/!only_if_room)) continue;
+    if (open_.size() >= most && close_idle(/*may_sync=*/!only_if_room)) continue;
     if (open_.size() >= most && only_if_room) return false;
     try {
       open_.reserve(open_.size() + 1);
@@ -69,7 +69,7 @@ bool DescriptorCache::open(const CachedDescriptor& wanted, bool only_if_room) {
     } catch (const FileError& error) {
       // Other code of the process uses descriptors too.
       const bool too_many = error.reason() == EMFILE || error.reason() == ENFILE;
-      if (!too_many || !close_an_idle_one(/*may_sync=*/!only_if_room)) throw;
+      if (!too_many || !close_idle(/*may_sync=*/!only_if_room)) throw;
     }
   }
   wanted.position_ = open_.size();
@@ -88,11 +88,11 @@ void DescriptorCache::forget(const CachedDescriptor& gone) {
       return;
     }
     if (none == CachedDescriptor::kClosed) return;
-    let_go_of_.wait(mutex_);
+    idle_synced_.wait(mutex_);
   }
 }
 
-bool DescriptorCache::close_an_idle_one(bool may_sync) {
+bool DescriptorCache::close_idle(bool may_sync) {
   // Goes around twice, since the first round passes over descriptors that were used lately. Descriptors
   // that must be synced come last, when no other is idle.
   for (const bool sync : {false, true}) {
@@ -125,7 +125,7 @@ bool DescriptorCache::close_if_idle(const CachedDescriptor& candidate, bool may_
     if (!claimed) candidate.pins_.fetch_sub(1, std::memory_order_release);
     const bool written_again = claimed && candidate.must_sync_before_close();
     if (written_again) candidate.pins_.store(0, std::memory_order_release);
-    let_go_of_.notify_all();
+    idle_synced_.notify_all();
     if (!claimed || written_again) return false;
   }
   close(candidate);

@@ -89,12 +89,12 @@ class DescriptorCache {
   bool open(const CachedDescriptor& wanted, bool only_if_room);
   void forget(const CachedDescriptor& gone);
   // Returns false if none is idle.
-  bool close_an_idle_one(bool may_sync) REQUIRES(mutex_);
+  bool close_idle(bool may_sync) REQUIRES(mutex_);
   bool close_if_idle(const CachedDescriptor& candidate, bool may_sync) REQUIRES(mutex_);
   void close(const CachedDescriptor& claimed) REQUIRES(mutex_);
 
-  mutable Mutex mutex_;  // innermost, except for system calls
-  Condition let_go_of_;  // signals that an idle descriptor was synced
+  mutable Mutex mutex_;    // innermost, except for system calls
+  Condition idle_synced_;  // signals that an idle descriptor was synced
   std::vector<const CachedDescriptor*> open_ GUARDED_BY(mutex_);
   size_t hand_ GUARDED_BY(mutex_) = 0;  // of the clock algorithm that finds a descriptor not used lately
 };

@@ -49,7 +49,7 @@ int File::open_descriptor() const {
 void File::close_descriptor(int number) const { calls_.close(number); }
 
 bool File::must_sync_before_close() const {
-  return use_.for_the_medium && unsynced_.load(std::memory_order_acquire) && !in_doubt();
+  return use_.for_the_medium && unsynced_.load(std::memory_order_acquire) && !sync_failed();
 }
 
 void File::sync_before_close() const { sync_descriptor(pin().number()); }
@@ -60,19 +60,19 @@ int File::sync_descriptor(int number) const {
 }
 
 int File::sync_locked(int number) const {
-  if (in_doubt()) return in_doubt_.load(std::memory_order_relaxed);
+  if (sync_failed()) return sync_errno_.load(std::memory_order_relaxed);
   unsynced_.store(false, std::memory_order_release);
   for (;;) {
     if (calls_.fdatasync(number) == 0) return 0;
     if (errno == EINTR) continue;
     const int reason = errno;
-    in_doubt_.store(reason, std::memory_order_release);
+    sync_errno_.store(reason, std::memory_order_release);
     return reason;
   }
 }
 
-void File::check_sound() const {
-  const int reason = in_doubt_.load(std::memory_order_acquire);
+void File::check_sync_succeeded() const {
+  const int reason = sync_errno_.load(std::memory_order_acquire);
   if (reason == 0) return;
   throw FileError(path_,
                   "what was written is in doubt, since it couldn't be brought to the medium, and only a new "
@@ -105,7 +105,7 @@ size_t File::read_uncounted(void* data, size_t bytes, uint64_t offset) const {
 }
 
 void File::write_at(const void* data, size_t bytes, uint64_t offset) {
-  check_sound();
+  check_sync_succeeded();
   std::optional<Phase> phase;
   if (use_.meter != nullptr) phase.emplace(*use_.meter).count(Access::kFileWrite, 1, bytes);
   const Pin pinned = pin();
@@ -126,21 +126,21 @@ void File::write_at(const void* data, size_t bytes, uint64_t offset) {
 }
 
 void File::sync() {
-  check_sound();
+  check_sync_succeeded();
   const Pin pinned = pin();
   const int reason = sync_descriptor(pinned.number());
   if (reason != 0) throw FileError(path_, "can't be brought to its medium", reason);
 }
 
 void File::sync_if_written() {
-  check_sound();
+  check_sync_succeeded();
   const Pin pinned = pin();
   int reason = 0;
   {
     // Waits for a sync that is under way: the writes that it brings to the medium already count as
     // synced (unsynced_ is false).
     const MutexLock lock(sync_mutex_);
-    reason = in_doubt_.load(std::memory_order_relaxed);
+    reason = sync_errno_.load(std::memory_order_relaxed);
     if (reason == 0 && unsynced_.load(std::memory_order_acquire)) reason = sync_locked(pinned.number());
   }
   if (reason != 0) throw FileError(path_, "can't be brought to its medium", reason);

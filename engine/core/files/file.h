@@ -50,7 +50,7 @@ class File final : public CachedDescriptor {
   void sync();
   // The same, if something was written through this object since it was last synced.
   void sync_if_written();
-  bool in_doubt() const { return in_doubt_.load(std::memory_order_acquire) != 0; }
+  bool sync_failed() const { return sync_errno_.load(std::memory_order_acquire) != 0; }
 
   void rename_to(std::string path);
   void remove();
@@ -64,7 +64,7 @@ class File final : public CachedDescriptor {
   bool must_sync_before_close() const override;
   void sync_before_close() const override;
 
-  void check_sound() const;
+  void check_sync_succeeded() const;
   int sync_descriptor(int number) const EXCLUDES(sync_mutex_);  // 0, or an errno; then the file is in doubt
   int sync_locked(int number) const REQUIRES(sync_mutex_);
 
@@ -73,7 +73,7 @@ class File final : public CachedDescriptor {
   mutable int flags_;  // without those that create a file, once it is created
   const FileUse use_;
   mutable std::atomic<bool> unsynced_{false};
-  mutable std::atomic<int> in_doubt_{0};  // the errno of the sync that failed
+  mutable std::atomic<int> sync_errno_{0};  // the errno of the sync that failed
   mutable Mutex sync_mutex_;  // of two syncs at once, one alone is told of an error that concerns both
 };
 

@@ -10,10 +10,10 @@ void Device::launch_runs(const AnyKernel& kernel, uint32_t block_threads, std::s
                          const void* arguments, Stream stream) {
   const auto* next = static_cast<const std::byte*>(arguments);
   while (!blocks.empty()) {
-    const std::span<const uint32_t> now = blocks.first(std::min<size_t>(blocks.size(), kernel.most_runs));
-    alignas(std::max_align_t) std::array<std::byte, kMostRunsBytes> runs{};
+    const std::span<const uint32_t> now = blocks.first(std::min<size_t>(blocks.size(), kernel.max_runs));
+    alignas(std::max_align_t) std::array<std::byte, kMaxRunsBytes> runs{};
     std::memcpy(runs.data(), next, now.size() * kernel.argument_bytes);
-    std::memcpy(runs.data() + size_t{kernel.most_runs} * kernel.argument_bytes, now.data(), now.size_bytes());
+    std::memcpy(runs.data() + size_t{kernel.max_runs} * kernel.argument_bytes, now.data(), now.size_bytes());
     const Grid grid{std::ranges::max(now), block_threads, static_cast<uint32_t>(now.size())};
     launch_kernel(kernel, grid, runs.data(), stream);
     blocks = blocks.subspan(now.size());

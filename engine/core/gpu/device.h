@@ -125,11 +125,11 @@ class Device {
   // launch's parameter.
   struct AnyKernel {
     template <class Arguments>
-    AnyKernel(const Kernel<Arguments>& of)
-        : name(of.name),
-          run(of.run),
+    AnyKernel(const Kernel<Arguments>& kernel)
+        : name(kernel.name),
+          run(kernel.run),
           argument_bytes(sizeof(Arguments)),
-          most_runs(Runs<Arguments>::kMost),
+          max_runs(Runs<Arguments>::kMax),
           launch_bytes(sizeof(Runs<Arguments>)) {
       static_assert(std::is_trivially_copyable_v<Arguments>);
       static_assert(alignof(Arguments) >= alignof(uint32_t));  // so blocks follow arguments without padding
@@ -138,7 +138,7 @@ class Device {
     const char* name;
     void (*run)(const void* runs);
     uint32_t argument_bytes;
-    uint32_t most_runs;
+    uint32_t max_runs;
     uint32_t launch_bytes;
   };
   // Launches runs of a kernel that don't depend on each other, as few launches as possible. Run r has blocks[r] blocks;

@@ -6,25 +6,25 @@
 namespace embstore::gpu {
 
 // The most threads that a block of any kernel may have: the kernels' shared arrays have this many elements.
-inline constexpr uint32_t kMostBlockThreads = 256;
+inline constexpr uint32_t kMaxBlockThreads = 256;
 
 // The most bytes of parameters that a kernel on a GPU takes.
-inline constexpr uint32_t kMostRunsBytes = 4096;
+inline constexpr uint32_t kMaxRunsBytes = 4096;
 
 // The parameter of a launch, which may be several runs of one kernel with different arguments. Run r has blocks[r]
 // blocks. `Arguments` is a struct of plain values and Global arrays.
 template <class Arguments>
 struct Runs {
-  static constexpr uint32_t kMost = kMostRunsBytes / (sizeof(Arguments) + sizeof(uint64_t));
+  static constexpr uint32_t kMax = kMaxRunsBytes / (sizeof(Arguments) + sizeof(uint64_t));
 
-  Arguments arguments[kMost];
-  uint32_t blocks[kMost];
+  Arguments arguments[kMax];
+  uint32_t blocks[kMax];
 };
 
 template <class Arguments>
 struct Kernel {
-  static_assert(sizeof(Runs<Arguments>) <= kMostRunsBytes);
-  static_assert(Runs<Arguments>::kMost >= 20);  // docs/tables.md says so
+  static_assert(sizeof(Runs<Arguments>) <= kMaxRunsBytes);
+  static_assert(Runs<Arguments>::kMax >= 20);  // docs/tables.md says so
 
   const char* name;               // the function's name in the PTX
   void (*run)(const void* runs);  // runs one thread of the kernel on the CPU

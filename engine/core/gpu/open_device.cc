@@ -20,8 +20,8 @@ namespace {
 constexpr std::string_view kEmulated = "emulated";
 constexpr std::string_view kCuda = "cuda";
 constexpr uint64_t kEmulatedMemoryBytes = uint64_t{4} << 30;
-constexpr uint64_t kLeastMemoryBytes = uint64_t{1} << 20;
-constexpr uint64_t kMostMemoryBytes = uint64_t{1} << 40;
+constexpr uint64_t kMinMemoryBytes = uint64_t{1} << 20;
+constexpr uint64_t kMaxMemoryBytes = uint64_t{1} << 40;
 
 template <class Number>
 std::optional<Number> number_of(std::string_view text) {
@@ -68,8 +68,8 @@ std::shared_ptr<Device> open_device(const DeviceChoice& choice) {
         choice.name,
         [](const DeviceChoice&) -> std::shared_ptr<Device> {
           return std::make_shared<EmulatedDevice>(EmulatedDevice::Options{
-              .memory_bytes = of_environment("EMBSTORE_DEVICE_MEMORY", kEmulatedMemoryBytes,
-                                             kLeastMemoryBytes, kMostMemoryBytes),
+              .memory_bytes = of_environment("EMBSTORE_DEVICE_MEMORY", kEmulatedMemoryBytes, kMinMemoryBytes,
+                                             kMaxMemoryBytes),
               .seed = of_environment("EMBSTORE_DEVICE_SEED", 0, 0, UINT64_MAX)});
         },
         choice);
@@ -81,9 +81,11 @@ std::shared_ptr<Device> open_device(const DeviceChoice& choice) {
   }
   return open(
       "cuda:" + std::to_string(*ordinal),
-      [](const DeviceChoice& of) -> std::shared_ptr<Device> {
-        auto device = std::make_shared<CudaDevice>(CudaDevice::Options{
-            .ordinal = *ordinal_of(of.name), .nvrtc = of.nvrtc, .cache_directory = of.cache_directory});
+      [](const DeviceChoice& chosen) -> std::shared_ptr<Device> {
+        auto device =
+            std::make_shared<CudaDevice>(CudaDevice::Options{.ordinal = *ordinal_of(chosen.name),
+                                                             .nvrtc = chosen.nvrtc,
+                                                             .cache_directory = chosen.cache_directory});
         KeptDevices& kept = ProcessLocal<KeptDevices>::get();
         const MutexLock lock(kept.mutex);
         kept.devices.push_back(device);

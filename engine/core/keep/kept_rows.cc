@@ -93,7 +93,7 @@ void write_ranks(RowStore& store, Mover& mover) {
       IndexShard& shard = store.shard(s);
       MutexLock lock(shard.mutex);
       shard.for_each([&](int64_t key, RowRef ref) {
-        if (ref.tier() == last && store.tiers().tier(last).rank_goes_with_process(ref.slot())) {
+        if (ref.tier() == last && store.tiers().tier(last).rank_is_volatile(ref.slot())) {
           rows.push_back({Rank{}, key});
         }
       });

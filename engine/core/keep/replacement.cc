@@ -39,12 +39,12 @@ void Replacement::clear() {
     }
     IndexShard& shard = store_.shard(s);
     MutexLock lock(shard.mutex);
-    shard.reserve(0, /*one=*/0);
+    shard.reserve(0, /*sample_key=*/0);
   }
   table_.epochs.reclaim();
   store_.tiers().compact();
   table_.gate.assert_held_alone();  // by standstill_
-  table_.removed_keys.begin_anew();
+  table_.removed_keys.reset();
   floors_.assign(floors_.size(), std::nullopt);
 }
 
@@ -55,14 +55,14 @@ void Replacement::replace_initial_rows(std::span<const float> values, size_t dim
   fitted.reserve(values.size() / dim * own_dim);
   for (size_t row = 0; row < values.size() / dim; ++row) {
     const float* const saved = values.data() + row * dim;
-    const float* const own = table_.initial.of(static_cast<int64_t>(row));
+    const float* const own = table_.initial.row_of(static_cast<int64_t>(row));
     fitted.insert(fitted.end(), saved, saved + common);
     fitted.insert(fitted.end(), own + common, own + own_dim);
   }
   table_.initial.replace(std::move(fitted), table_.epochs);
 }
 
-void Replacement::make_expected_room(int64_t one) {
+void Replacement::make_expected_room(int64_t sample_key) {
   const uint64_t rows = expected_rows_.exchange(0);
   if (rows == 0) return;
   // Keys are spread evenly, so a shard gets no more rows than this; if it does, it grows.
@@ -70,7 +70,7 @@ void Replacement::make_expected_room(int64_t one) {
   for (int s = 0; s < kShards; ++s) {
     IndexShard& shard = store_.shard(s);
     MutexLock lock(shard.mutex);
-    shard.reserve(rows_a_shard, one);
+    shard.reserve(rows_a_shard, sample_key);
   }
 }
 
@@ -83,13 +83,13 @@ void Replacement::put(RowBatch& rows) {
   }
   note_stamp(newest_stamp);
   std::vector<std::vector<size_t>> by_tier(store_.tiers().size());
-  for (const size_t i : fresh(rows)) by_tier[tier_for(rows.header(i))].push_back(i);
+  for (const size_t i : positions_of_new(rows)) by_tier[tier_for(rows.header(i))].push_back(i);
   for (size_t t = 0; t < by_tier.size(); ++t) put_in_tier(t, rows, by_tier[t]);
   // Lets arrays that the index has outgrown be freed.
   operation_.refresh();
 }
 
-std::vector<size_t> Replacement::fresh(const RowBatch& rows) const {
+std::vector<size_t> Replacement::positions_of_new(const RowBatch& rows) const {
   constexpr size_t kAhead = IndexReader::kBucketsFetchedAhead;
   std::vector<size_t> fresh;
   fresh.reserve(rows.size());
@@ -103,7 +103,7 @@ std::vector<size_t> Replacement::fresh(const RowBatch& rows) const {
   return fresh;
 }
 
-void Replacement::expect(std::vector<Rank> sample, size_t step) {
+void Replacement::set_expected_ranks(std::vector<Rank> sample, size_t step) {
   constexpr double kFewest = 1000;  // in the sample: fewer say nothing of a tier's rows
   double rows = 0;                  // that fit in the tiers so far
   for (size_t t = 0; t + 1 < store_.tiers().size(); ++t) {
@@ -161,7 +161,7 @@ void Replacement::put_in_tier(size_t t, const RowBatch& rows, std::span<const si
 }
 
 void Replacement::store_rows(size_t t, const RowBatch& rows) {
-  Transaction arrival(store_, /*most_departures=*/0);
+  Transaction arrival(store_, /*max_departures=*/0);
   if (!arrival.try_reserve_rows(rows.size(), t)) {
     // The pool is short because of what its checkpoints keep. Its rows go below it, and come up when they
     // are wanted.
@@ -204,12 +204,12 @@ void Replacement::make_room() {
   const TierStack& tiers = store_.tiers();
   for (size_t t = 0; t + 1 < tiers.size(); ++t) {
     if (store_.rows(t) < tiers.capacity_rows(t)) continue;
-    if (const std::optional<Rank> least = moves.least_rank(t)) floors_[t] = least;
+    if (const std::optional<Rank> least = moves.min_rank(t)) floors_[t] = least;
   }
 }
 
 void Replacement::take_over(uint64_t number, const Seen& seen) {
-  const auto threads = static_cast<int>(HelpingThreads::most_threads());
+  const auto threads = static_cast<int>(HelpingThreads::max_threads());
   log::Checkpoints& checkpoints = *store_.tiers().checkpoints();
   for (const log::KeptCheckpoint& kept : checkpoints.kept()) {
     if (kept.number == number) expect_rows(kept.rows);
@@ -223,7 +223,7 @@ void Replacement::take_over(uint64_t number, const Seen& seen) {
 
 void Replacement::refer_to(uint32_t tier, std::span<const RowHeader> headers, std::span<const Slot> slots) {
   if (!headers.empty()) make_expected_room(headers.front().key);
-  Transaction arrival(store_, /*most_departures=*/0);
+  Transaction arrival(store_, /*max_departures=*/0);
   if (!arrival.try_reserve_placed_rows(headers.size())) {
     throw_no_room();
   }
@@ -264,7 +264,7 @@ void Replacement::note_stamp(uint64_t stamp) {
 void Replacement::put_waiting_key(const checkpoint::WaitingKeyRecord& waiting) {
   IndexShard& shard = store_.shard_of_key(waiting.key);
   MutexLock lock(shard.mutex);
-  AdmissionFilter* const filter = table_.filters.of(waiting.key);
+  AdmissionFilter* const filter = table_.filters.filter_of(waiting.key);
   if (filter == nullptr || shard.entry(waiting.key)) return;
   filter->restore({.key = waiting.key, .count = waiting.count, .version = waiting.version});
 }

@@ -25,7 +25,7 @@ class Replacement {
 
   const RowLayout& layout() const { return table_.layout; }
   // The initial values of columns and slots that a checkpoint with fewer of them doesn't have.
-  const float* initial_weights(int64_t key) const { return table_.initial.of(key); }
+  const float* initial_weights(int64_t key) const { return table_.initial.row_of(key); }
   float initial_slot_value(int slot) const { return table_.optimizer->initial_slot_value(slot); }
 
   // Has keys without a row read rows of `dim` floats. If the table has another dim, the rows are cut, or continued as they are
@@ -51,8 +51,9 @@ class Replacement {
   void expect_rows(uint64_t rows) { expected_rows_ = rows; }
   // Tells in advance how the rows that will be put in rank, so that each can go to its tier at once. Each rank of the sample
   // stands for `step` rows.
-  void expect(std::vector<Rank> sample, size_t step);
-  // Returns whether the table has lower tiers: only then expect() is of use, and the order in which rows are put in may matter.
+  void set_expected_ranks(std::vector<Rank> sample, size_t step);
+  // Returns whether the table has lower tiers: only then set_expected_ranks() is of use, and the order in which rows are put in
+  // may matter.
   bool has_lower_tiers() const { return table_.mover != nullptr; }
   Rank rank_of(uint64_t count, uint64_t stamp) const;
 
@@ -77,9 +78,9 @@ class Replacement {
  private:
   // Thread-safe.
   void refer_to(uint32_t tier, std::span<const RowHeader> headers, std::span<const Slot> slots);
-  void make_expected_room(int64_t one);
+  void make_expected_room(int64_t sample_key);
   // Returns the positions of rows whose key has no row yet.
-  std::vector<size_t> fresh(const RowBatch& rows) const;
+  std::vector<size_t> positions_of_new(const RowBatch& rows) const;
   void put_in_tier(size_t t, const RowBatch& rows, std::span<const size_t> which);
   // Stores rows for which there is room, and has the index refer to them.
   void store_rows(size_t t, const RowBatch& rows);

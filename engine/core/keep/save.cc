@@ -60,7 +60,7 @@ void WaitingKeys::write(checkpoint::Writer& file) const {
   for (const Sketch& sketch : sketches_) file.add_sketch(sketch.header, sketch.counters);
 }
 
-PageVector<int64_t> HasRow::of(std::span<const int64_t> keys) {
+PageVector<int64_t> HasRow::keys_with_row(std::span<const int64_t> keys) {
   constexpr size_t kAhead = IndexReader::kBucketsFetchedAhead;
   PageVector<int64_t> held;
   for (size_t i = 0; i < keys.size(); ++i) {
@@ -91,7 +91,7 @@ ExportedRows export_rows(TableParts& table, std::span<const int64_t> keys, OnDam
   exported.values.resize(keys.size() * dim);
   exported.slots.assign(static_cast<size_t>(table.layout.slot_count()),
                         std::vector<float>(keys.size() * dim));
-  RowVisits visits(table);
+  RowVisitor visits(table);
   visits.visit(keys, [&](size_t, const RowHeader& header, const float* row) {
     const size_t at = exported.keys.size() * dim;
     exported.keys.push_back(header.key);
@@ -110,7 +110,7 @@ ExportedRows export_rows(TableParts& table, std::span<const int64_t> keys, OnDam
 
 std::vector<int64_t> find_damaged_rows(TableParts& table) {
   RowStore& store = *table.store;
-  RowVisits visits(table);
+  RowVisitor visits(table);
   for (uint32_t t = 0; t < store.tiers().size(); ++t) {
     if (store.tiers().memory(t) != nullptr) continue;
     for (int s = 0; s < kShards; ++s) {
@@ -123,7 +123,7 @@ std::vector<int64_t> find_damaged_rows(TableParts& table) {
 
 uint64_t drop_rows(TableParts& table, std::span<const int64_t> keys) {
   HasRow has_row(*table.store);
-  const PageVector<int64_t> held = has_row.of(keys);
+  const PageVector<int64_t> held = has_row.keys_with_row(keys);
   const uint64_t before = table.store->row_count();
   table.removed_keys.note(held, has_row);
   table.store->remove(held);

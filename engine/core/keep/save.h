@@ -46,16 +46,16 @@ class HasRow {
   explicit HasRow(const RowStore& store) : reader_(store.index()) {}
   bool operator()(int64_t key) { return static_cast<bool>(reader_.find(key).ref); }
   // Returns those of `keys` that have a row, in their order.
-  PageVector<int64_t> of(std::span<const int64_t> keys);
+  PageVector<int64_t> keys_with_row(std::span<const int64_t> keys);
 
  private:
   IndexReader reader_;
 };
 
 // Reads the rows of `keys`: visits those that are whole, and collects the keys of damaged ones.
-class RowVisits {
+class RowVisitor {
  public:
-  explicit RowVisits(const TableParts& table) : table_(table), rows_(table.layout) {}
+  explicit RowVisitor(const TableParts& table) : table_(table), rows_(table.layout) {}
 
   template <class Visit>
   void visit(std::span<const int64_t> keys, Visit visit_row) {

@@ -64,7 +64,7 @@ void write_back(TableParts& table, Operation& operation) {
 
 BegunCheckpoint begin_checkpoint(TableParts& table, checkpoint::Writer& file, bool waiting_keys) {
   log::Checkpoints& checkpoints = *table.store->tiers().checkpoints();
-  checkpoints.check_is_taken_up();
+  checkpoints.check_not_awaiting_restore();
   const BatchBoundary boundary(table);
   // Besides the caller's use: no step on the device comes in between.
   std::unique_ptr<DeviceSteps::HostUse> use;
@@ -77,7 +77,7 @@ BegunCheckpoint begin_checkpoint(TableParts& table, checkpoint::Writer& file, bo
   for (size_t t = 0; t < table.store->tiers().size(); ++t) begun.rows += table.store->rows(t);
   begun.number = checkpoints.begin(moment_of(begun.state));
   InclusiveCache* const copies = table.store->cache();
-  if (copies != nullptr) copies->want_changed(begun.number);
+  if (copies != nullptr) copies->mark_changed_as_wanted(begun.number);
   table.write_back_mutex.assert_held();  // by the boundary
   if (copies != nullptr && copies->wanted_on_device() != 0 && !table.write_back_use) {
     table.write_back_use = std::move(use);

@@ -76,16 +76,16 @@ class ChangingRows {
         spots_(rows_at_a_time(store_.layout())),
         batch_(store_.start_batch()) {}
 
-  // Visits the rows that is_wanted() accepts, one group at a time. make_room() returns how many rows may be visited next, at
-  // least one, and is called without a lock; visit_row() may be called with the shard's mutex held. Calls after_some(hash)
-  // after all rows of lower hashes were visited.
+  // Visits the rows that should_save() accepts, one group at a time. make_room() returns how many rows may be visited next,
+  // at least one, and is called without a lock; visit_row() may be called with the shard's mutex held. Calls
+  // after_some(hash) after all rows of lower hashes were visited.
   template <class MakeRoom, class IsWanted, class Visit, class AfterSome>
-  void visit(IndexShard& shard, MakeRoom make_room, IsWanted is_wanted, Visit visit_row,
+  void visit(IndexShard& shard, MakeRoom make_room, IsWanted should_save, Visit visit_row,
              AfterSome after_some) {
     spots_.take(shard);
     for (size_t g = 0; g < spots_.count(); ++g) {
       read(shard, spots_.group(g), make_room, [&](const RowHeader& header, const float* row) {
-        const bool wanted = is_wanted(header);
+        const bool wanted = should_save(header);
         if (wanted) visit_row(header, row);
         return wanted;
       });
@@ -145,7 +145,7 @@ class ChangingRows {
         if (take_without_file(shard, key, take, phase)) continue;
         const size_t row = in_batch_[next];
         const RowRef now = shard.entry(key).ref();
-        if (row == kNotInBatch || !(batch_->holds(row) || batch_->holds_at(row, now, tiers))) {
+        if (row == kNotInBatch || !(batch_->is_valid(row) || batch_->is_valid_at(row, now, tiers))) {
           pending_[left++] = pending_[next];
         } else if (batch_->is_damaged(row)) {
           if (damaged_.empty()) first_damage_ = batch_->damage(row);
@@ -216,11 +216,11 @@ void settle(Mover* mover) {
 }  // namespace
 
 bool EvictionRule::evicts(const RowHeader& header, const float* weights, int dim) const {
-  if (least_version && header.version < *least_version) return true;
-  if (!least_half_square) return false;
+  if (min_version && header.version < *min_version) return true;
+  if (!min_half_square) return false;
   double sum = 0;
   for (int d = 0; d < dim; ++d) sum += static_cast<double>(weights[d]) * weights[d];
-  return 0.5 * sum < *least_half_square;
+  return 0.5 * sum < *min_half_square;
 }
 
 TableSave::TableSave(TableParts& table, checkpoint::Writer* file, const EvictionRule& eviction)
@@ -233,16 +233,16 @@ TableSave::TableSave(TableParts& table, checkpoint::Writer* file, const Eviction
   try {
     find_evicted();
   } catch (...) {
-    for (int s = 0; s < kShards; ++s) leave(s);
+    for (int s = 0; s < kShards; ++s) end_shard(s);
     throw;
   }
 }
 
 TableSave::~TableSave() {
-  for (int s = 0; s < kShards; ++s) leave(s);
+  for (int s = 0; s < kShards; ++s) end_shard(s);
 }
 
-void TableSave::watch(ShardSave::Keeps keeps) {
+void TableSave::start_shards(ShardSave::Keeps keeps) {
   for (int s = 0; s < kShards; ++s) {
     auto save = std::make_unique<ShardSave>(keeps, table_.layout, table_.image_memory);
     IndexShard& shard = table_.store->shard(s);
@@ -253,7 +253,7 @@ void TableSave::watch(ShardSave::Keeps keeps) {
   table_.store->set_being_saved(keeps == ShardSave::Keeps::kImages);
 }
 
-void TableSave::leave(int number) {
+void TableSave::end_shard(int number) {
   std::unique_ptr<ShardSave>& left = shards_[static_cast<size_t>(number)];
   if (left == nullptr) return;
   {
@@ -270,7 +270,7 @@ void TableSave::leave(int number) {
 void TableSave::find_evicted() {
   {
     const ApplyGate::Alone gate(table_.gate);
-    watch(ShardSave::Keeps::kKeys);
+    start_shards(ShardSave::Keeps::kKeys);
   }
   ChangingRows rows(table_, operation_);
   for (int s = 0; s < kShards; ++s) {
@@ -292,13 +292,13 @@ uint64_t TableSave::evict() {
     const std::vector<int64_t> keys = shard.save->keys();
     changed.insert(changed.end(), keys.begin(), keys.end());
     AdmissionFilter* const filter = table_.filters.shard(s);
-    if (filter != nullptr && eviction_.least_version) filter->forget_before(*eviction_.least_version);
+    if (filter != nullptr && eviction_.min_version) filter->forget_before(*eviction_.min_version);
   }
   std::sort(changed.begin(), changed.end());
   std::erase_if(evicted_,
                 [&changed](int64_t key) { return std::binary_search(changed.begin(), changed.end(), key); });
   std::erase_if(changed, [&has_row](int64_t key) { return !has_row(key); });
-  RowVisits visits(table_);
+  RowVisitor visits(table_);
   visits.visit(changed, [this](size_t, const RowHeader& header, const float* row) {
     if (eviction_.evicts(header, row, table_.layout.dim())) evicted_.push_back(header.key);
   });
@@ -320,11 +320,11 @@ void TableSave::begin(bool waiting_keys) {
   if (eviction_.any()) evict();
   saved_.state = state_of(table_);
   for (size_t t = 0; t < store.tiers().size(); ++t) saved_.rows_left += store.rows(t);
-  removed_keys_ = table_.removed_keys.tell(HasRow(store));
+  removed_keys_ = table_.removed_keys.list_for_save(HasRow(store));
   if (waiting_keys) waiting_ = WaitingKeys(table_);
   saved_.number = table_.spans.begin_next();
   spans_ = table_.spans;
-  watch(ShardSave::Keeps::kImages);
+  start_shards(ShardSave::Keeps::kImages);
 }
 
 SavedTable TableSave::write(OnDamage on_damage) {
@@ -334,7 +334,7 @@ SavedTable TableSave::write(OnDamage on_damage) {
     IndexShard& shard = table_.store->shard(s);
     rows.visit(
         shard, [this] { return file_->make_room_for_rows(); },
-        [this](const RowHeader& header) { return is_wanted(header); },
+        [this](const RowHeader& header) { return should_save(header); },
         [this](const RowHeader& header, const float* row) { file_->add_row(header, row); },
         [this, &shard](uint64_t written_below) {
           {
@@ -343,7 +343,7 @@ SavedTable TableSave::write(OnDamage on_damage) {
           }
           if (table_.image_memory.are_many()) write_images();
         });
-    leave(s);
+    end_shard(s);
   }
   if (on_damage == OnDamage::kRaise && !rows.damaged().empty()) {
     throw DamagedRowsError(std::move(rows.damaged()), rows.first_damage());
@@ -369,7 +369,7 @@ void TableSave::write_images() {
     }
     const size_t row_floats = table_.layout.row_floats();
     for (size_t i = 0; i < images.headers.size(); ++i) {
-      if (is_wanted(images.headers[i])) {
+      if (should_save(images.headers[i])) {
         file_->add_row(images.headers[i], images.floats.data() + i * row_floats);
       }
     }

@@ -43,10 +43,10 @@ class TableSave {
  private:
   void find_evicted();
   uint64_t evict() REQUIRES(table_.gate);
-  void watch(ShardSave::Keeps keeps) REQUIRES(table_.gate);
-  void leave(int number);
-  bool is_wanted(const RowHeader& header) const {
-    return !file_->incremental() || spans_.unsaved(static_cast<uint16_t>(header.save_span));
+  void start_shards(ShardSave::Keeps keeps) REQUIRES(table_.gate);
+  void end_shard(int number);
+  bool should_save(const RowHeader& header) const {
+    return !file_->incremental() || spans_.is_unsaved(static_cast<uint16_t>(header.save_span));
   }
   void write_images();
 

@@ -15,23 +15,23 @@
 
 namespace embstore {
 
-// The memory of one batch of a look-up in flight, made for `of.ids` ids. Reused when its step has ended.
+// The memory of one batch of a look-up in flight, made for `size.ids` ids. Reused when its step has ended.
 class LookUpMemory final : public StepInFlight {
  public:
-  LookUpMemory(gpu::Device& device, const StepSize& of, uint32_t dim)
+  LookUpMemory(gpu::Device& device, const StepSize& step_size, uint32_t dim)
       : StepInFlight(device),
-        size(of),
-        found(device, of.ids),
-        id_bounds(device, of.tables + 1),
-        miss_bounds(device, of.tables + 1),
-        missing(device, of.ids),
-        positions(device, of.ids),
-        rows(device, uint64_t{of.ids} * dim),
-        left_at(device, of.ids),
+        size(step_size),
+        found(device, step_size.ids),
+        id_bounds(device, step_size.tables + 1),
+        miss_bounds(device, step_size.tables + 1),
+        missing(device, step_size.ids),
+        positions(device, step_size.ids),
+        rows(device, uint64_t{step_size.ids} * dim),
+        left_at(device, step_size.ids),
         beside(device),
         misses_are_known(device),
         misses_are_fetched(device) {
-    if (of.tables > 1) by_table.emplace(device, of.ids, of.tables);
+    if (step_size.tables > 1) by_table.emplace(device, step_size.ids, step_size.tables);
     id_bounds[0] = 0;
     miss_bounds[0] = 0;
   }
@@ -122,7 +122,7 @@ void DeviceLookUp::put(std::span<const BatchInFlight> batches) {
   device.record(first.misses_are_known, stream);
   device.wait(first.beside, first.misses_are_known);
   try {
-    put_misses(batches);
+    put_missing(batches);
     copy_found(batches, stream);
   } catch (...) {
     gpu::ignoring_a_lost_device([&] { wait_for_misses(first, device, stream); });
@@ -132,13 +132,13 @@ void DeviceLookUp::put(std::span<const BatchInFlight> batches) {
 }
 
 void DeviceLookUp::find(std::span<const BatchInFlight> batches, gpu::Stream stream) {
-  std::vector<gpu::IdsByPartition::Input> apart;
+  std::vector<gpu::IdsByPartition::Input> partition_inputs;
   std::vector<gpu::FoundBatch::Input> inputs;
   for (const auto& [batch, memory] : batches) {
     const uint32_t count = batch->ids.count;
     gpu::Global<const int64_t> ids{batch->ids.ids, count};
     if (memory->by_table) {
-      apart.push_back({&*memory->by_table, ids, {}, memory->id_bounds.global()});
+      partition_inputs.push_back({&*memory->by_table, ids, {}, memory->id_bounds.global()});
       ids = memory->by_table->ids().first(count).as_const();
     } else {
       memory->id_bounds[1] = count;
@@ -153,7 +153,7 @@ void DeviceLookUp::find(std::span<const BatchInFlight> batches, gpu::Stream stre
     for (const Share& share : batch->shares) input.mirrors.push_back(&share.table->tier_.mirror());
     if (batch->shares.front().first_stamp) input.positions_on_host = memory->positions.global();
   }
-  gpu::IdsByPartition::take_apart(apart, stream);
+  gpu::IdsByPartition::partition(partition_inputs, stream);
   // Only from here on is it known where the ids are in the order of the tables.
   for (size_t i = 0; i < batches.size(); ++i) inputs[i].order = batches[i].memory->order();
   gpu::FoundBatch::find(inputs, stream);
@@ -177,23 +177,23 @@ void DeviceLookUp::copy_found(std::span<const BatchInFlight> batches, gpu::Strea
   launches.put(batches.front().batch->shares.front().table->device_, stream);
 }
 
-void DeviceLookUp::put_misses(std::span<const BatchInFlight> batches) {
+void DeviceLookUp::put_missing(std::span<const BatchInFlight> batches) {
   gpu::Device& device = batches.front().batch->shares.front().table->device_;
   const gpu::Stream beside = batches.front().memory->beside;
-  std::vector<MissesOfTable> of_tables;
+  std::vector<MissesOfTable> table_misses;
   gpu::Launches launches;
   for (size_t number = 0; number < batches.size(); ++number) {
     const auto& [batch, memory] = batches[number];
     const uint32_t dim = batch->shares.front().table->dim_;
     for (uint32_t t = 0; t < batch->shares.size(); ++t) {
       Share& share = batch->shares[t];
-      of_tables.push_back({.batch = number,
-                           .steps = &share.table->steps_,
-                           .memory = memory.get(),
-                           .table = t,
-                           .is_served = share.first_stamp.has_value(),
-                           .dim = dim,
-                           .read = std::move(share.read)});
+      table_misses.push_back({.batch = number,
+                              .steps = &share.table->steps_,
+                              .memory = memory.get(),
+                              .table = t,
+                              .is_served = share.first_stamp.has_value(),
+                              .dim = dim,
+                              .read = std::move(share.read)});
     }
     const gpu::FoundBatch& found = memory->found;
     gpu::add_fetch({memory->rows.global().as_const(), memory->left_at.global().as_const()},
@@ -201,26 +201,26 @@ void DeviceLookUp::put_misses(std::span<const BatchInFlight> batches) {
                    found.miss_count().constant(), {batch->out, uint64_t{batch->ids.count} * dim}, dim,
                    launches);
   }
-  device.call_host([of_tables = std::move(of_tables)] { read_missing(of_tables); }, beside);
+  device.call_host([table_misses = std::move(table_misses)] { read_missing(table_misses); }, beside);
   launches.put(device, beside);
 }
 
-void DeviceLookUp::wait_for_misses(const LookUpMemory& of, gpu::Device& device, gpu::Stream stream) {
-  device.record(of.misses_are_fetched, of.beside);
-  device.wait(stream, of.misses_are_fetched);
+void DeviceLookUp::wait_for_misses(const LookUpMemory& memory, gpu::Device& device, gpu::Stream stream) {
+  device.record(memory.misses_are_fetched, memory.beside);
+  device.wait(stream, memory.misses_are_fetched);
 }
 
-void DeviceLookUp::read_missing(std::span<const MissesOfTable> of_tables) {
+void DeviceLookUp::read_missing(std::span<const MissesOfTable> table_misses) {
   std::vector<DeviceSteps*> tables;
-  for (const MissesOfTable& one : of_tables) tables.push_back(one.steps);
+  for (const MissesOfTable& one : table_misses) tables.push_back(one.steps);
   const DeviceSteps::Function function(tables);
   if (function.is_too_late()) return;
   std::optional<size_t> failed;  // the last batch for which an error was kept
-  const auto keep_first_error = [&failed](const MissesOfTable& of) {
-    if (failed != of.batch) of.steps->keep_error(std::current_exception());
-    failed = of.batch;
+  const auto keep_first_error = [&failed](const MissesOfTable& misses) {
+    if (failed != misses.batch) misses.steps->keep_error(std::current_exception());
+    failed = misses.batch;
   };
-  for (const MissesOfTable& one : of_tables) {
+  for (const MissesOfTable& one : table_misses) {
     const Missing missing = one.missing();
     const RowsOut rows = one.rows();
     try {

@@ -64,12 +64,12 @@ class DeviceLookUp final : public StepMaker<LookUpMemory> {
   static void put(std::span<const BatchInFlight> batches);
   static void find(std::span<const BatchInFlight> batches, gpu::Stream stream);
   static void copy_found(std::span<const BatchInFlight> batches, gpu::Stream stream);
-  // put_misses() puts the work for missing ids on the look-up's other stream; wait_for_misses() has the caller's stream wait for
+  // put_missing() puts the work for missing ids on the look-up's other stream; wait_for_misses() has the caller's stream wait for
   // it.
-  static void put_misses(std::span<const BatchInFlight> batches);
-  static void wait_for_misses(const LookUpMemory& of, gpu::Device& device, gpu::Stream stream);
+  static void put_missing(std::span<const BatchInFlight> batches);
+  static void wait_for_misses(const LookUpMemory& memory, gpu::Device& device, gpu::Stream stream);
   // Called by the stream.
-  static void read_missing(std::span<const MissesOfTable> of_tables);
+  static void read_missing(std::span<const MissesOfTable> table_misses);
 
   const uint32_t dim_;
 };

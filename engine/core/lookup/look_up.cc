@@ -71,9 +71,9 @@ struct ChangedRows {
 }  // namespace
 
 void LookUp::copy_initial_value(KeyHash hash, int64_t key, float* out) const {
-  const AdmissionFilter* const filter = filters_.of(key);
+  const AdmissionFilter* const filter = filters_.filter_of(key);
   const bool waits = filter != nullptr && !filter->admits(key, hash);
-  std::copy_n(waits ? initial_.no_permission() : initial_.of(key), store_.layout().dim(), out);
+  std::copy_n(waits ? initial_.no_permission() : initial_.row_of(key), store_.layout().dim(), out);
 }
 
 uint64_t LookUp::read_first_tier(std::span<const int64_t> ids, const RowsOut& out, BatchInFlight* lower,
@@ -92,7 +92,7 @@ uint64_t LookUp::read_first_tier(std::span<const int64_t> ids, float* out, const
   ChangedRows changed;
   const auto note_changed = [&changed](size_t place) { changed.note(place); };
   // Two branches: a traced gather can't stay in registers, and is slow anyway.
-  if (phase.wants_places()) [[unlikely]] {
+  if (phase.wants_addresses()) [[unlikely]] {
     first.rows().gather<false>(out, note_changed, [&](auto& gather) {
       TracedGather traced(gather, phase, first, row_bytes);
       hits = find_rows(ids, out, places, lower, refs, traced, changed.places);
@@ -134,7 +134,7 @@ template <class Gather, class Places>
                           if (ref) {
                             lower->add(ids[i], {bucket, state, ref}, i);
                           } else if (is_filtered) {
-                            filters_.of(ids[i])->prefetch_admits(hash_key(ids[i]));
+                            filters_.filter_of(ids[i])->prefetch_admits(hash_key(ids[i]));
                             absent[absent_count++] = i;
                             if (absent_count == absent.size()) ask_filters();
                           } else {
@@ -199,20 +199,20 @@ void LookUp::read_found(const RowsOut& out, BatchInFlight& lower, RowPart part, 
     // The device can't report which lines it reads, so watched rows are copied.
     const bool is_watched = memory.meter().wanted_notes() != TierMeter::Notes::kCounts;
     if (out.left_at != nullptr && memory.has_pinned_rows() && !is_watched) {
-      leave_in_memory(memory, t, out, lower);
+      note_addresses(memory, t, out, lower);
     } else {
       copy_from_memory(memory, t, out, lower, again);
     }
   }
   const bool any_outside_memory = lower.rows_outside_memory(tiers) != 0;
-  if (any_outside_memory) lower.read_to_come_up(tiers, part);
+  if (any_outside_memory) lower.read_to_raise(tiers, part);
   IndexReader reader(store_.index());
   for (size_t i = 0; any_outside_memory && i < lower.size(); ++i) {
     if (i + kRowsAhead < lower.size()) prefetch_line(lower.found(i + kRowsAhead).hit.bucket);
     const BatchInFlight::Found& found = lower.found(i);
     if (tiers.memory(found.hit.ref.tier()) != nullptr) continue;
     // A change of a neighbour in the bucket voids what was found, but not the row.
-    if (!lower.holds(i) && !lower.holds_at(i, reader.find(found.key).ref, tiers)) {
+    if (!lower.is_valid(i) && !lower.is_valid_at(i, reader.find(found.key).ref, tiers)) {
       again.push_back(i);
     } else if (!lower.is_damaged(i)) {
       std::copy_n(lower.row(i), dim, out.rows + out.place(found.tag) * dim);
@@ -224,11 +224,11 @@ void LookUp::read_found(const RowsOut& out, BatchInFlight& lower, RowPart part, 
     }
   }
   if (!again.empty()) [[unlikely]]
-    read_again(out, lower, again, damage);
+    reread(out, lower, again, damage);
 }
 
-void LookUp::leave_in_memory(const MemoryTier& tier, size_t t, const RowsOut& out,
-                             const BatchInFlight& lower) const {
+void LookUp::note_addresses(const MemoryTier& tier, size_t t, const RowsOut& out,
+                            const BatchInFlight& lower) const {
   Phase phase(tier.meter());
   for (size_t i = 0; i < lower.size(); ++i) {
     const BatchInFlight::Found& found = lower.found(i);
@@ -257,7 +257,7 @@ void LookUp::copy_from_memory(const MemoryTier& tier, size_t t, const RowsOut& o
     gather.finish();
   });
   phase.count(Access::kLoad, lower.rows_of(t).places().size(), row_bytes);
-  if (phase.wants_places()) [[unlikely]] {
+  if (phase.wants_addresses()) [[unlikely]] {
     for (const Place& place : lower.rows_of(t).places()) {
       phase.touch(tier.meter(), Access::kLoad, row_bytes, tier.rows().row(place.slot));
     }
@@ -272,8 +272,8 @@ void LookUp::copy_from_memory(const MemoryTier& tier, size_t t, const RowsOut& o
 }
 
 // Out of line, so that read_first_tier() is compiled as its other callers need it.
-[[gnu::noinline, gnu::cold]] void LookUp::read_again(const RowsOut& out, const BatchInFlight& lower,
-                                                     std::span<const size_t> which, Damage& damage) const {
+[[gnu::noinline, gnu::cold]] void LookUp::reread(const RowsOut& out, const BatchInFlight& lower,
+                                                 std::span<const size_t> which, Damage& damage) const {
   const auto dim = static_cast<size_t>(store_.layout().dim());
   // The rows are found anew, wherever they are now.
   std::vector<int64_t> keys(which.size());

@@ -61,16 +61,15 @@ class LookUp {
   // read_lower() that adds to `damage`.
   void read_found(const RowsOut& out, BatchInFlight& lower, RowPart part, Damage& damage) const;
   // Leaves rows of `lower` that are in this tier of memory where they are.
-  void leave_in_memory(const MemoryTier& tier, size_t t, const RowsOut& out,
-                       const BatchInFlight& lower) const;
+  void note_addresses(const MemoryTier& tier, size_t t, const RowsOut& out, const BatchInFlight& lower) const;
   // Copies rows of `lower` that are in this tier of memory. Adds the numbers of those that may have changed meanwhile to
   // `again`.
   void copy_from_memory(const MemoryTier& tier, size_t t, const RowsOut& out, const BatchInFlight& lower,
                         std::vector<size_t>& again) const;
   // Reads the weights of rows of `lower` that moved or changed meanwhile, wherever they are now, or whose damage may lie
   // outside the weights.
-  void read_again(const RowsOut& out, const BatchInFlight& lower, std::span<const size_t> which,
-                  Damage& damage) const;
+  void reread(const RowsOut& out, const BatchInFlight& lower, std::span<const size_t> which,
+              Damage& damage) const;
   // Copies what a key without a row reads.
   void copy_initial_value(KeyHash hash, int64_t key, float* out) const;
 

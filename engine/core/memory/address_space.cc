@@ -14,9 +14,9 @@ namespace embstore {
 namespace {
 
 // All ranges together may reserve half of the addresses that would be free without them. A range gets an eighth of
-// what is left of the first half of that; the second half is for many ranges that get kLeastShare each.
+// what is left of the first half of that; the second half is for many ranges that get kMinShare each.
 constexpr size_t kShares = 8;
-constexpr size_t kLeastShare = size_t{8} << 20;
+constexpr size_t kMinShare = size_t{8} << 20;
 
 std::atomic<size_t> reserved_in_all{0};
 
@@ -51,7 +51,7 @@ size_t ReservedAddresses::affordable(size_t wanted) {
   const size_t free_without_them =
       difference_or_zero(*limit, difference_or_zero(addresses_in_use(), reserved));
   const size_t large_share = difference_or_zero(free_without_them / 4, reserved) / kShares;
-  const size_t small_share = std::min(kLeastShare, difference_or_zero(free_without_them / 2, reserved));
+  const size_t small_share = std::min(kMinShare, difference_or_zero(free_without_them / 2, reserved));
   return std::min(wanted, std::max(large_share, small_share));
 }
 

@@ -18,7 +18,7 @@ class HeapMemory final : public Memory {
   }
 
   void discard(size_t begin, size_t end) override { pages_.discard(begin, end); }
-  void begin_small(size_t offset) override { pages_.begin_small(offset); }
+  void use_small_pages_from(size_t offset) override { pages_.use_small_pages_from(offset); }
 
  private:
   PageRange pages_;

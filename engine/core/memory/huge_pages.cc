@@ -104,7 +104,7 @@ void PageRange::discard(size_t begin, size_t end) const {
   if (first < last) discard_pages(static_cast<std::byte*>(data_) + first, last - first);
 }
 
-void PageRange::begin_small(size_t offset) const {
+void PageRange::use_small_pages_from(size_t offset) const {
   const auto start = reinterpret_cast<uintptr_t>(data_);
   const uintptr_t first = (start + offset) / kPageBytes * kPageBytes;
   const uintptr_t last = std::min(round_up(first + kSmallBytes, kHugePageBytes), start + size_bytes_);

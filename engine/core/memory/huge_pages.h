@@ -45,7 +45,7 @@ class PageRange {
   // Gives back the memory of bytes `begin` to `end`, as far as these are whole pages, which then read as zero.
   void discard(size_t begin, size_t end) const;
   // Has small pages begin again at this byte, since what lies from there on may be short; huge pages begin behind them.
-  void begin_small(size_t offset) const;
+  void use_small_pages_from(size_t offset) const;
   // Binds its pages, also those to come, to these NUMA nodes. REQUIRES: none is backed yet.
   void bind_to_nodes(const std::vector<int>& nodes) const;
 

@@ -137,12 +137,12 @@ class MemkindMemory final : public Memory {
 
 }  // namespace
 
-std::vector<int> nodes_beside_memkind() {
+std::vector<int> nodes_without_memkind() {
   const Memkind& calls = memkind_library();
   require_dax_kmem_node(calls);
   if (!nodes_of_own_policy().empty()) return {};
   NumaMask mask;
-  if (const int error = calls.nodes_of_dax_kmem_all(*calls.dax_kmem_all, mask.words, kMostNumaNodes);
+  if (const int error = calls.nodes_of_dax_kmem_all(*calls.dax_kmem_all, mask.words, kMaxNumaNodes);
       error != 0) {
     throw Error(ErrorKind::kStorage,
                 "memkind doesn't tell the nodes of MEMKIND_DAX_KMEM: " + describe(calls, error));

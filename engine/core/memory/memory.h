@@ -28,7 +28,7 @@ class Memory {
   virtual void discard(size_t, size_t) {}
 
   // Tells that a separate array, which may be short, begins at this byte: it should not begin with a huge page.
-  virtual void begin_small(size_t) {}
+  virtual void use_small_pages_from(size_t) {}
 
   // The file behind the range, if there is one.
   virtual std::optional<std::string> path() const { return std::nullopt; }
@@ -57,6 +57,6 @@ std::unique_ptr<Memory> allocate_memkind_memory(size_t size_bytes);
 
 // Returns the NUMA nodes on which the process may have memory, without those that memkind might use: if persistent memory
 // serves as nodes, those of DRAM. Empty if memkind may use them all, or if the process has a policy of its own.
-std::vector<int> nodes_beside_memkind();
+std::vector<int> nodes_without_memkind();
 
 }  // namespace embstore

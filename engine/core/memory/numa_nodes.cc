@@ -14,7 +14,7 @@
 namespace embstore {
 namespace {
 
-constexpr auto kMaskBits = static_cast<unsigned long>(kMostNumaNodes);
+constexpr auto kMaskBits = static_cast<unsigned long>(kMaxNumaNodes);
 
 std::vector<int> nodes_by_policy(void* address, unsigned long what) {
   NumaMask mask;
@@ -27,7 +27,7 @@ std::vector<int> nodes_by_policy(void* address, unsigned long what) {
 
 std::vector<int> NumaMask::nodes() const {
   std::vector<int> found;
-  for (int node = 0; node < kMostNumaNodes; ++node) {
+  for (int node = 0; node < kMaxNumaNodes; ++node) {
     if ((words[node / kWordBits] >> (node % kWordBits) & 1) != 0) found.push_back(node);
   }
   return found;

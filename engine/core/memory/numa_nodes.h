@@ -8,14 +8,14 @@
 
 namespace embstore {
 
-inline constexpr int kMostNumaNodes = 1024;  // the limit of Linux
+inline constexpr int kMaxNumaNodes = 1024;  // the limit of Linux
 
 // A set of nodes in the format of the kernel and libnuma: one bit per node.
 struct NumaMask {
   std::vector<int> nodes() const;
 
   static constexpr size_t kWordBits = 8 * sizeof(unsigned long);
-  unsigned long words[kMostNumaNodes / kWordBits] = {};
+  unsigned long words[kMaxNumaNodes / kWordBits] = {};
 };
 
 // Returns the nodes on which the process may have memory. Empty if the kernel knows no nodes.

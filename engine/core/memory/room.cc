@@ -80,7 +80,8 @@ std::optional<uint64_t> group_bytes_left() {
   return least;
 }
 
-Error no_room(const std::string& path, uint64_t size_bytes, const std::string& where, uint64_t left_bytes) {
+Error no_room_error(const std::string& path, uint64_t size_bytes, const std::string& where,
+                    uint64_t left_bytes) {
   return {ErrorKind::kStoreFull, "storage_path: " + path + " takes " + std::to_string(size_bytes) +
                                      " bytes, and " + where + " has " + std::to_string(left_bytes) +
                                      " left; give a storage_size that fits (without one a tier takes 1 GiB), "
@@ -99,13 +100,13 @@ void require_room_in_memory(const std::string& path, uint64_t size_bytes) {
   if (!found || (found->f_type != TMPFS_MAGIC && found->f_type != RAMFS_MAGIC)) return;
   const uint64_t wanted = size_bytes - std::min(size_bytes, taken_bytes(path));
   if (found->f_blocks != 0 && wanted > free_bytes(*found)) {  // 0: the file system has no limit
-    throw no_room(path, size_bytes, "its file system in memory", free_bytes(*found));
+    throw no_room_error(path, size_bytes, "its file system in memory", free_bytes(*found));
   }
   const MemoryLeft left = memory_left();
   if (!left.available_bytes) return;
   const uint64_t available = *left.available_bytes + left.swap_bytes;  // a tmpfs may be swapped out, too
   if (wanted > available) {
-    throw no_room(path, size_bytes, "the computer's memory, where it would lie,", available);
+    throw no_room_error(path, size_bytes, "the computer's memory, where it would lie,", available);
   }
 }
 
@@ -113,9 +114,9 @@ std::optional<uint64_t> available_memory_bytes() {
   return smaller(memory_left().available_bytes, group_bytes_left());
 }
 
-Error no_room(const std::string& path, uint64_t size_bytes) {
+Error no_room_error(const std::string& path, uint64_t size_bytes) {
   const std::optional<struct statfs> found = file_system_of(path);
-  return no_room(path, size_bytes, "its file system", found ? free_bytes(*found) : 0);
+  return no_room_error(path, size_bytes, "its file system", found ? free_bytes(*found) : 0);
 }
 
 }  // namespace embstore

@@ -24,25 +24,25 @@ uint64_t taken_bytes(const std::string& path);
 std::optional<uint64_t> available_memory_bytes();
 
 // Memory that its owner will take, but hasn't yet, so that other tiers don't count on it.
-class MemoryToCome {
+class MemoryReservation {
  public:
-  MemoryToCome() = default;
-  ~MemoryToCome() { of_process_ -= bytes_; }
-  MemoryToCome(const MemoryToCome&) = delete;
-  MemoryToCome& operator=(const MemoryToCome&) = delete;
+  MemoryReservation() = default;
+  ~MemoryReservation() { process_total_ -= bytes_; }
+  MemoryReservation(const MemoryReservation&) = delete;
+  MemoryReservation& operator=(const MemoryReservation&) = delete;
 
   void add(uint64_t bytes) {
     bytes_ += bytes;
-    of_process_ += bytes;
+    process_total_ += bytes;
   }
-  static uint64_t of_process() { return of_process_; }
+  static uint64_t process_total() { return process_total_; }
 
  private:
-  static inline std::atomic<uint64_t> of_process_{0};
+  static inline std::atomic<uint64_t> process_total_{0};
   uint64_t bytes_ = 0;
 };
 
 // The error for a call that found no space for the file.
-Error no_room(const std::string& path, uint64_t size_bytes);
+Error no_room_error(const std::string& path, uint64_t size_bytes);
 
 }  // namespace embstore

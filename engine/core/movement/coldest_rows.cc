@@ -11,14 +11,14 @@ namespace {
 // The number of slots for each row that a scan keeps: the work of a scan is spread over these rows. A scan
 // keeps fewer rows of a tier that rows only pass through, since each takes 24 bytes.
 uint64_t slots_a_row(const RankedTier& tier) { return tier.is_first() ? 8 : 32; }
-constexpr uint64_t kLeastRowsAScan = 256;
+constexpr uint64_t kMinRowsAScan = 256;
 constexpr size_t kLatePart = 8;  // late rows are sorted in when they are more than this part of a scan's rows
 
 constexpr size_t kSlotsFetchedAhead = 16;
 constexpr uint64_t kSlotsScannedAhead = 128;
 
 // The fewest ranks that a device is asked for at once.
-constexpr uint64_t kLeastRefreshed = 256;
+constexpr uint64_t kMinRefreshed = 256;
 
 constexpr auto kColder = [](const ColdestRows::Candidate& a, const ColdestRows::Candidate& b) {
   return a.rank < b.rank;
@@ -30,19 +30,19 @@ constexpr auto kHotter = [](const ColdestRows::Candidate& a, const ColdestRows::
 
 }  // namespace
 
-ColdestRows::ColdestRows(RankedTier& tier, CacheStrategy strategy, const WantedRows* wanted)
+ColdestRows::ColdestRows(RankedTier& tier, CacheStrategy strategy, const PrefetchedRows* prefetched)
     : tier_(tier),
       ranks_(tier.ranks()),
       strategy_(strategy),
-      wanted_(wanted),
+      prefetched_(prefetched),
       limit_(Rank::highest()),
-      is_given_(tier.most_slots()),
-      is_current_(tier.most_slots()) {}
+      is_given_(tier.max_slots()),
+      is_current_(tier.max_slots()) {}
 
 // Counts the slots that there are now: large batches may have added many times those that the tier was made
 // with.
 uint64_t ColdestRows::rows_a_scan() const {
-  return std::max(tier_.slot_count() / slots_a_row(tier_), kLeastRowsAScan);
+  return std::max(tier_.slot_count() / slots_a_row(tier_), kMinRowsAScan);
 }
 
 void ColdestRows::keep(const Candidate& row) {
@@ -61,13 +61,13 @@ void ColdestRows::sort_late() {
   sorted_.insert(sorted_.end(), late_.begin(), late_.end());
   std::inplace_merge(sorted_.begin(), sorted_.begin() + before, sorted_.end(), kColder);
   late_.clear();
-  const size_t most_rows = 2 * rows_a_scan() + given_.size();
-  if (sorted_.size() <= most_rows) return;
-  sorted_.resize(most_rows);
+  const size_t max_rows = 2 * rows_a_scan() + given_.size();
+  if (sorted_.size() <= max_rows) return;
+  sorted_.resize(max_rows);
   limit_ = sorted_.back().rank;
 }
 
-void ColdestRows::may_go(Slot slot) {
+void ColdestRows::release(Slot slot) {
   if (is_filled(slot)) keep({rank_of(slot), slot});
 }
 
@@ -101,7 +101,7 @@ void ColdestRows::scan() {
   std::vector<Candidate> found = std::exchange(sorted_, {});
   next_sorted_ = 0;
   // The rows of given_ are pinned, and found again.
-  limit_ = find_coldest(rows_a_scan() + given_.size(), found, wanted_);
+  limit_ = find_coldest(rows_a_scan() + given_.size(), found, prefetched_);
   std::sort(found.begin(), found.end(), kColder);
   sorted_ = std::move(found);
   // The scan found late rows too, except those beyond the limit, where other rows may be colder.
@@ -141,7 +141,8 @@ const std::vector<ColdestRows::Candidate>& ColdestRows::next(uint64_t count) {
       scan();
       continue;
     }
-    if (!is_filled(row.slot) || is_among(wanted_, row.slot)) continue;  // may_go() brings a wanted one back
+    if (!is_filled(row.slot) || is_among(prefetched_, row.slot))
+      continue;  // release() brings a prefetched one back
     if (lags && !is_current_.contains(row.slot)) {
       refresh(row, count - given_.size());
       given_before_scan = kNone;  // a scan finds other rows now
@@ -172,7 +173,8 @@ std::optional<Rank> ColdestRows::lower_bound() {
       scan();
       continue;
     }
-    if (!is_filled(row.slot) || is_among(wanted_, row.slot)) continue;  // may_go() brings a wanted one back
+    if (!is_filled(row.slot) || is_among(prefetched_, row.slot))
+      continue;  // release() brings a prefetched one back
     const Rank rank = rank_of(row.slot);
     keep({rank, row.slot});
     if (rank == row.rank) return rank;
@@ -183,7 +185,7 @@ void ColdestRows::refresh(const Candidate& row, uint64_t count) {
   const size_t first = current_.size();
   current_.push_back(row.slot);
   Candidate next;
-  while (current_.size() - first < std::max(count, kLeastRefreshed) && take_coldest(next)) {
+  while (current_.size() - first < std::max(count, kMinRefreshed) && take_coldest(next)) {
     if (is_filled(next.slot)) current_.push_back(next.slot);
   }
   tier_.refresh_ranks(std::span(current_).subspan(first));
@@ -198,28 +200,28 @@ void ColdestRows::forget_current() {
   current_.clear();
 }
 
-std::optional<Rank> ColdestRows::least_rank() const {
+std::optional<Rank> ColdestRows::min_rank() const {
   if (tier_.ranks_lag()) {
     std::vector<Slot> filled;
-    for (uint64_t i = 0; i < tier_.untouched_from(); ++i) {
+    for (uint64_t i = 0; i < tier_.first_never_taken(); ++i) {
       if (is_filled(static_cast<Slot>(i))) filled.push_back(static_cast<Slot>(i));
     }
     tier_.refresh_ranks(filled);
   }
   std::vector<Candidate> rows;
-  find_coldest(1, rows, /*wanted=*/nullptr);
+  find_coldest(1, rows, /*prefetched=*/nullptr);
   if (rows.empty()) return std::nullopt;
   return rows.front().rank;
 }
 
-Rank ColdestRows::sampled_limit(uint64_t slots, uint64_t count, const WantedRows* wanted) const {
+Rank ColdestRows::sampled_limit(uint64_t slots, uint64_t count, const PrefetchedRows* prefetched) const {
   constexpr uint64_t kSamples = 2048;
   if (count >= slots || slots < 4 * kSamples) return Rank::highest();
   std::vector<Rank> samples;
   samples.reserve(kSamples);
   for (uint64_t i = 0; i < kSamples; ++i) {
     const Slot slot = static_cast<Slot>(i * slots / kSamples);
-    if (is_filled(slot) && !is_among(wanted, slot)) samples.push_back(rank_of(slot));
+    if (is_filled(slot) && !is_among(prefetched, slot)) samples.push_back(rank_of(slot));
   }
   const uint64_t place = samples.size() * count / slots;
   if (place < 8) return Rank::highest();  // too few to say
@@ -227,9 +229,10 @@ Rank ColdestRows::sampled_limit(uint64_t slots, uint64_t count, const WantedRows
   return samples[place];
 }
 
-Rank ColdestRows::find_coldest(uint64_t count, std::vector<Candidate>& rows, const WantedRows* wanted) const {
-  const uint64_t end = tier_.untouched_from();
-  Rank limit = sampled_limit(end, count, wanted);
+Rank ColdestRows::find_coldest(uint64_t count, std::vector<Candidate>& rows,
+                               const PrefetchedRows* prefetched) const {
+  const uint64_t end = tier_.first_never_taken();
+  Rank limit = sampled_limit(end, count, prefetched);
   rows.clear();
   // When the limit lets too many rows pass, only the colder half of them stays, and so on.
   const auto cut = [&] {
@@ -243,7 +246,7 @@ Rank ColdestRows::find_coldest(uint64_t count, std::vector<Candidate>& rows, con
     ranks_.prefetch(static_cast<Slot>(std::min(i + kSlotsScannedAhead, end - 1)));
     if (!is_filled(slot)) continue;
     const Candidate row{rank_of(slot), slot};
-    if (row.rank > limit || is_among(wanted, slot)) continue;
+    if (row.rank > limit || is_among(prefetched, slot)) continue;
     rows.push_back(row);
     if (rows.size() == 2 * count) cut();
   }

@@ -6,14 +6,14 @@
 // tier is scanned again. If the tier's ranks lag, this holds for their old values: the rows that seem coldest are brought up to
 // date before any is returned.
 //
-// Rows that are wanted where they are (wanted_rows.h) are left out until they may go again.
+// Prefetched rows (prefetched_rows.h) are left out until release() is called for them.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <vector>
 
-#include "movement/wanted_rows.h"
+#include "movement/prefetched_rows.h"
 #include "row/ranking.h"
 #include "tiers/memory/ranked_tier.h"
 #include "tiers/memory/slot_set.h"
@@ -28,33 +28,33 @@ class ColdestRows {
     Slot slot;
   };
 
-  // REQUIRES: the tier has no rows yet. `wanted`: rows that stay in the tier; null: none.
-  ColdestRows(RankedTier& tier, CacheStrategy strategy, const WantedRows* wanted = nullptr);
+  // REQUIRES: the tier has no rows yet. `prefetched`: rows that stay in the tier; null: none.
+  ColdestRows(RankedTier& tier, CacheStrategy strategy, const PrefetchedRows* prefetched = nullptr);
 
   // Returns up to `count` rows that rank lowest, coldest first and each once, pinned ones among them. Returns none only if there
   // are none, and pinned ones alone only if all rows, or the `count` coldest, are pinned. Rows that are accessed meanwhile may
-  // be ranked by their old value. The next call returns the same rows again, unless left() was called for them.
+  // be ranked by their old value. The next call returns the same rows again, unless note_left() was called for them.
   const std::vector<Candidate>& next(uint64_t count);
-  void left(Slot slot) { is_given_.remove(slot); }
-  // Tells that the row in the slot isn't wanted any more.
-  void may_go(Slot slot);
+  void note_left(Slot slot) { is_given_.remove(slot); }
+  // Lets the row in the slot, which was prefetched, move down again.
+  void release(Slot slot);
   // Returns a rank that no row that may go is below: that of the coldest such row, or its old value if ranks lag. Nothing if
   // there is no such row. Costs as little as next(1).
   std::optional<Rank> lower_bound();
-  // Returns the rank of the coldest row, wanted rows included; nothing if there is none.
-  std::optional<Rank> least_rank() const;
+  // Returns the rank of the coldest row, prefetched rows included; nothing if there is none.
+  std::optional<Rank> min_rank() const;
 
  private:
   uint64_t rows_a_scan() const;
   void scan();
   // Sets `rows` to about `count` rows that rank lowest, in any order. Returns a limit that none of the other rows ranks below.
   // Rows that are accessed meanwhile may be ranked by their old value.
-  Rank find_coldest(uint64_t count, std::vector<Candidate>& rows, const WantedRows* wanted) const;
+  Rank find_coldest(uint64_t count, std::vector<Candidate>& rows, const PrefetchedRows* prefetched) const;
   // Returns a rank that about `count` of the rows in the first `slots` slots don't exceed.
-  Rank sampled_limit(uint64_t slots, uint64_t count, const WantedRows* wanted) const;
+  Rank sampled_limit(uint64_t slots, uint64_t count, const PrefetchedRows* prefetched) const;
   bool is_filled(Slot slot) const { return ranks_.is_filled(slot); }
-  bool is_among(const WantedRows* wanted, Slot slot) const {
-    return wanted != nullptr && wanted->contains(tier_.key(slot));
+  bool is_among(const PrefetchedRows* prefetched, Slot slot) const {
+    return prefetched != nullptr && prefetched->contains(tier_.key(slot));
   }
   Rank rank_of(Slot slot) const { return ranks_.rank(slot, strategy_); }
   // Takes the coldest known row, by a rank that it had; false if none is known.
@@ -70,7 +70,7 @@ class ColdestRows {
   RankedTier& tier_;
   SlotRanks& ranks_;
   const CacheStrategy strategy_;
-  const WantedRows* const wanted_;
+  const PrefetchedRows* const prefetched_;
 
   // All of these have a rank that the row had at some time.
   std::vector<Candidate> sorted_;  // the coldest first

@@ -9,22 +9,22 @@
 
 namespace embstore {
 
-Demotion::Demotion(RowStore& store, CacheStrategy strategy, const WantedRows& wanted)
-    : store_(store), strategy_(strategy), wanted_(wanted) {
+Demotion::Demotion(RowStore& store, CacheStrategy strategy, const PrefetchedRows& prefetched)
+    : store_(store), strategy_(strategy), prefetched_(prefetched) {
   const TierStack& tiers = store.tiers();
   for (size_t t = 0; t + 1 < tiers.size(); ++t) {
     const bool is_hbm = tiers.hbm() != nullptr && t == tiers.tier_of_level(0);
-    coldest_.emplace_back(*tiers.ranked(t), strategy, is_hbm ? &wanted_ : nullptr);
+    coldest_.emplace_back(*tiers.ranked(t), strategy, is_hbm ? &prefetched_ : nullptr);
   }
 }
 
-bool Demotion::step(uint64_t most_rows) {
+bool Demotion::step(uint64_t max_rows) {
   const TierStack& tiers = store_.tiers();
   // From the bottom, so that there is room below for what comes down.
   for (size_t t = tiers.size() - 1; t-- > 0;) {
     const uint64_t excess = store_.excess_rows(t);
     if (excess == 0) continue;
-    uint64_t count = std::min(excess, most_rows);
+    uint64_t count = std::min(excess, max_rows);
     for (size_t below = t + 1; below <= lowest_below(t); ++below) {
       count = std::min(count, tiers.tier(below).free_places());
     }
@@ -56,7 +56,7 @@ bool Demotion::make_room(size_t t, uint64_t count) {
 void Demotion::vacate_added_slots() {
   MemoryTier& tier = store_.tiers().first();
   SlotAllocator& slots = tier.slots();
-  const uint64_t end = slots.untouched_from();
+  const uint64_t end = slots.first_never_taken();
   std::vector<float> floats(store_.layout().row_floats());
   Phase phase(tier.meter());
   for (uint64_t i = slots.first_slots(); i < end; ++i) {
@@ -78,7 +78,7 @@ void Demotion::vacate_added_slots() {
     tier.count_row(phase, Access::kLoad, from);
     tier.count_row(phase, Access::kStore, slot);
     shift.move(shard, entry, key, RowRef(0, slot));
-    coldest_[0].left(from);
+    coldest_[0].note_left(from);
   }
   tier.remove_added_slots();
 }
@@ -107,7 +107,7 @@ bool Demotion::demote(size_t t, uint64_t count, Which which) {
       note_damaged(t, leaving->rows_of(t));
     }
     const uint64_t moved = refer_to_copies(t, to, *leaving);
-    if (!store_.tiers().are_one_level(t, to)) demoted_.fetch_add(moved, std::memory_order_relaxed);
+    if (!store_.tiers().are_same_level(t, to)) demoted_.fetch_add(moved, std::memory_order_relaxed);
   }
   return true;
 }
@@ -131,7 +131,7 @@ bool Demotion::is_unreadable(size_t t, const ColdestRows::Candidate& row) const 
 }
 
 size_t Demotion::lowest_below(size_t t) const {
-  return std::min(t + (store_.tiers().are_one_level(t, t + 1) ? 2 : 1), store_.tiers().size() - 1);
+  return std::min(t + (store_.tiers().are_same_level(t, t + 1) ? 2 : 1), store_.tiers().size() - 1);
 }
 
 std::optional<Demotion::Floor> Demotion::floor_below(size_t t) {
@@ -144,8 +144,8 @@ std::optional<Demotion::Floor> Demotion::floor_below(size_t t) {
   return coldest ? std::optional(Floor{*coldest, rows - capacity}) : std::nullopt;
 }
 
-size_t Demotion::way_down(size_t t, int64_t key, const Rank& rank, std::optional<Floor>& floor) const {
-  if (!floor || floor->rows_too_many == 0 || !(rank < floor->rank) || wanted_.contains(key)) return t + 1;
+size_t Demotion::destination_of(size_t t, int64_t key, const Rank& rank, std::optional<Floor>& floor) const {
+  if (!floor || floor->rows_too_many == 0 || !(rank < floor->rank) || prefetched_.contains(key)) return t + 1;
   --floor->rows_too_many;
   return t + 2;
 }
@@ -157,10 +157,10 @@ uint64_t Demotion::choose(size_t t, uint64_t count, Which which) {
   const std::vector<ColdestRows::Candidate>& coldest = coldest_[t].next(count + unreadable_.size());
   candidates_.clear();
   uint64_t turn = 0;
-  // If all rows are wanted, next() returns none: the rows beyond the capacity are about to be somewhere else.
-  uint64_t pinned = coldest.empty() && wanted_.any() ? 1 : 0;
+  // If all rows are prefetched, next() returns none: the rows beyond the capacity are about to be somewhere else.
+  uint64_t pinned = coldest.empty() && prefetched_.any() ? 1 : 0;
   Phase phase(store_.tiers().tier(t).meter());
-  if (!from.keys_lie_apart()) phase.count(Access::kLoad, coldest.size(), sizeof(int64_t));
+  if (!from.keys_are_with_ranks()) phase.count(Access::kLoad, coldest.size(), sizeof(int64_t));
   for (size_t i = 0; i < coldest.size(); ++i) {
     if (i + 2 * IndexReader::kBucketsFetchedAhead < coldest.size()) {
       from.ranks().prefetch(coldest[i + 2 * IndexReader::kBucketsFetchedAhead].slot);
@@ -170,7 +170,7 @@ uint64_t Demotion::choose(size_t t, uint64_t count, Which which) {
     }
     const auto& [rank, slot] = coldest[i];
     const int64_t key = from.key(slot);
-    const size_t to = way_down(t, key, rank, floor);  // for a row that stays, too: it keeps its turn
+    const size_t to = destination_of(t, key, rank, floor);  // for a row that stays, too: it keeps its turn
     if (from.ranks().pins(slot) != 0) {
       ++pinned;
       ++turn;
@@ -206,7 +206,7 @@ void Demotion::add_leaving(size_t t, size_t to, BatchInFlight& leaving) const {
     const Candidate& row = candidates_[i];
     if (row.to != to) continue;
     IndexHit hit = row.hit;
-    if (!hit.holds()) {  // neighbours in its bucket have moved to another tier
+    if (!hit.is_valid()) {  // neighbours in its bucket have moved to another tier
       hit = reader.find(row.key);
       if (hit.ref != row.hit.ref || ranks.rank(hit.ref.slot(), strategy_) != row.rank) continue;
     }
@@ -222,7 +222,7 @@ RowRef Demotion::place_below(const BatchInFlight::Found& row, const RowBatch& ro
   const RowRef from = row.hit.ref;
   if (InclusiveCache* const cache = store_.cache()) {
     if (const std::optional<RowRef> copy = cache->copy_of(from)) {
-      cache->goes_to_copy(row.key, from, *copy);
+      cache->demote_to_copy(row.key, from, *copy);
       return *copy;
     }
   }
@@ -252,7 +252,7 @@ uint64_t Demotion::refer_to_copies(size_t t, size_t to, const BatchInFlight& lea
       const BatchInFlight::Found& row = leaving.found(end);
       const IndexEntry entry = shard.entry(row.key);
       const bool is_pinned = ranks.pins(row.hit.ref.slot()) != 0;
-      const bool unchanged = entry && entry.bucket == row.hit.bucket && leaving.holds(end) && !is_pinned;
+      const bool unchanged = entry && entry.bucket == row.hit.bucket && leaving.is_valid(end) && !is_pinned;
       entries.push_back(unchanged ? entry : IndexEntry{});
     }
     for (size_t i = first; i < end; ++i) {
@@ -262,7 +262,7 @@ uint64_t Demotion::refer_to_copies(size_t t, size_t to, const BatchInFlight& lea
       const RowRef place = place_below(row, rows, copies);
       if (!place) continue;
       fall.move(shard, entry, row.key, place);
-      coldest_[t].left(row.hit.ref.slot());
+      coldest_[t].note_left(row.hit.ref.slot());
     }
     first = end;
   }

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "movement/coldest_rows.h"
-#include "movement/wanted_rows.h"
+#include "movement/prefetched_rows.h"
 #include "store/row_store.h"
 #include "store/transaction.h"
 
@@ -26,13 +26,13 @@ class Demotion {
   // cache when other rows come.
   static constexpr uint64_t kRowsAtOnce = 2048;
 
-  // REQUIRES: the store has several tiers, and those that are ranked have no rows yet. `wanted`: the rows that stay in the tier
-  // in a GPU's memory, if there is one; outlives this.
-  Demotion(RowStore& store, CacheStrategy strategy, const WantedRows& wanted);
+  // REQUIRES: the store has several tiers, and those that are ranked have no rows yet. `prefetched`: the rows that stay in the
+  // tier in a GPU's memory, if there is one; outlives this.
+  Demotion(RowStore& store, CacheStrategy strategy, const PrefetchedRows& prefetched);
 
   // Moves some rows down from a tier that has too many. Returns false if no tier has, or if all rows that could go are pinned.
   // Throws what a tier throws; then all rows are where they were, except those that had moved before.
-  bool step(uint64_t most_rows = kRowsAtOnce);
+  bool step(uint64_t max_rows = kRowsAtOnce);
   // Moves at most `count` rows of tier t down although it is within its capacity. Returns false if none can go.
   bool make_room(size_t t, uint64_t count);
   // Moves rows out of slots that were added for large batches, as far as other slots are free. Removes the added slots and their
@@ -45,10 +45,10 @@ class Demotion {
   std::optional<Rank> current_floor_of(size_t t);
   std::optional<Rank> coldest_rank(size_t t);
   // Returns the rank of the coldest row of a ranked tier.
-  std::optional<Rank> least_rank(size_t t) const { return coldest_[t].least_rank(); }
+  std::optional<Rank> min_rank(size_t t) const { return coldest_[t].min_rank(); }
 
-  // Tells that the row, which is in the tier in a GPU's memory, isn't wanted any more.
-  void may_go(Slot slot) { coldest_[store_.tiers().tier_of_level(0)].may_go(slot); }
+  // Lets the row, which was prefetched to the tier in a GPU's memory, move down again.
+  void release(Slot slot) { coldest_[store_.tiers().tier_of_level(0)].release(slot); }
 
   uint64_t demoted_rows() const { return demoted_.load(std::memory_order_relaxed); }
 
@@ -72,7 +72,7 @@ class Demotion {
   // Returns the floor for rows that leave tier t; nothing if none goes past another tier.
   std::optional<Floor> floor_below(size_t t);
   // Returns the tier that a row of tier t goes to, and counts it in `floor`. REQUIRES: colder rows were asked about before.
-  size_t way_down(size_t t, int64_t key, const Rank& rank, std::optional<Floor>& floor) const;
+  size_t destination_of(size_t t, int64_t key, const Rank& rank, std::optional<Floor>& floor) const;
   // Adds the candidates that go from tier t to tier `to` to `leaving`. They are read unless `to` has a copy of them already.
   void add_leaving(size_t t, size_t to, BatchInFlight& leaving) const;
   // Has damaged rows stay from now on. Callers who want these rows get the error.
@@ -85,7 +85,7 @@ class Demotion {
 
   RowStore& store_;
   const CacheStrategy strategy_;
-  const WantedRows& wanted_;
+  const PrefetchedRows& prefetched_;
   std::deque<ColdestRows> coldest_;  // of every tier but the last
   // Rows that their medium doesn't give back, with the rank that they had then, which stays: no access succeeds.
   struct Unreadable {

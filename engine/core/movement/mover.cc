@@ -12,18 +12,18 @@ namespace embstore {
 namespace {
 
 // Look-ups count accesses themselves once more bytes than these wait to be counted.
-constexpr size_t kMostWaitingBytes = size_t{32} << 20;
+constexpr size_t kMaxWaitingBytes = size_t{32} << 20;
 
 // The bytes that are counted in one turn, before another waiting thread has the right to move.
 constexpr size_t kBytesATurn = size_t{1} << 20;
 constexpr size_t kAllBytes = std::numeric_limits<size_t>::max();
 // The same for each of the threads that count.
-size_t bytes_a_turn_beside_steps() { return kBytesATurn * HelpingThreads::most_threads(); }
+size_t bytes_a_turn_beside_steps() { return kBytesATurn * HelpingThreads::max_threads(); }
 
 // Calls of Demotion::step() before another table has its turn on an eviction thread.
 constexpr int kStepsATurn = 16;
 
-// The wanted rows that come up before steps on the device have their turn.
+// The prefetched rows that come up before steps on the device have their turn.
 constexpr size_t kRowsBroughtUpATurn = Demotion::kRowsAtOnce;
 
 }  // namespace
@@ -33,7 +33,7 @@ Mover::Mover(RowStore& store, CacheStrategy strategy, DeviceSteps* steps)
       strategy_(strategy),
       steps_(steps),
       relocator_(store),
-      wanted_(store.tiers().hbm() ? store.tiers().capacity_rows(store.tiers().tier_of_level(0)) : 0),
+      prefetched_(store.tiers().hbm() ? store.tiers().capacity_rows(store.tiers().tier_of_level(0)) : 0),
       promotion_(
           store,
           [this](size_t t, uint64_t count) {
@@ -49,7 +49,7 @@ Mover::Mover(RowStore& store, CacheStrategy strategy, DeviceSteps* steps)
             }
             return demotion_.current_floor_of(t);
           }),
-      demotion_(store, strategy, wanted_) {
+      demotion_(store, strategy, prefetched_) {
   store_.tiers().start_compaction(relocator_);
   EvictionPool::instance();  // which reports a bad number of threads here rather than in a look-up
 }
@@ -66,7 +66,7 @@ SlotClaim Mover::claim(uint64_t count) {
     count_waiting(kBytesATurn);
     claim = claim_with_right(count);
   }
-  rows_changed();
+  note_rows_changed();
   return claim;
 }
 
@@ -97,59 +97,60 @@ std::optional<SlotClaim> Mover::claim_for_promotion(size_t t, uint64_t count) {
   return slots.try_claim(count) ? std::optional(SlotClaim(slots, count)) : std::nullopt;
 }
 
-bool Mover::may_update_in(size_t t, bool nothing_moves) const {
+bool Mover::can_update_in_place(size_t t, bool nothing_moves) const {
   const TierStack& tiers = store_.tiers();
   if (strategy_ != CacheStrategy::kLfu || tiers.memory(t) == nullptr) return false;
   return nothing_moves || tiers.memory(t)->is_ranked() ||
-         (tiers.hbm() == nullptr && tiers.are_rows_of_host_in_memory());
+         (tiers.hbm() == nullptr && tiers.host_rows_are_in_memory());
 }
 
-void Mover::note_least_counts() {
+void Mover::note_min_counts() {
   for (size_t t = store_.tiers().tier_of_level(0); t + 1 < store_.tiers().size(); ++t) {
     const std::optional<Rank> floor = demotion_.floor_of(t);
-    least_counts_[t].store(floor ? floor->count : 0, std::memory_order_relaxed);
+    min_counts_[t].store(floor ? floor->count : 0, std::memory_order_relaxed);
   }
 }
 
-void Mover::forget_least_counts() {
-  for (std::atomic<uint64_t>& count : least_counts_) count.store(0, std::memory_order_relaxed);
+void Mover::forget_min_counts() {
+  for (std::atomic<uint64_t>& count : min_counts_) count.store(0, std::memory_order_relaxed);
 }
 
-void Mover::note_updated_below(std::list<PageVector<RowToCome>>&& rows) noexcept {
+void Mover::queue_updated_below(std::list<PageVector<RowToRaise>>&& rows) noexcept {
   const MutexLock lock(updated_mutex_);
   updated_below_.splice(updated_below_.end(), rows);
   any_updated_below_.store(true, std::memory_order_release);
 }
 
-void Mover::take_updated_below(StepsMay steps) {
+void Mover::take_updated_below(Steps steps) {
   if (!any_updated_below_.load(std::memory_order_acquire)) return;
-  std::list<PageVector<RowToCome>> updated;
+  std::list<PageVector<RowToRaise>> updated;
   {
     const MutexLock lock(updated_mutex_);
     updated.swap(updated_below_);
     any_updated_below_.store(false, std::memory_order_release);
   }
-  for (const PageVector<RowToCome>& rows : updated) {
-    if (steps == StepsMay::kBeUnderWay && promotion_.can_count_without_moves()) {
+  for (const PageVector<RowToRaise>& rows : updated) {
+    if (steps == Steps::kRunning && promotion_.can_count_without_moves()) {
       promotion_.take_in_without_moves(rows);
     } else {
-      promotion_.leave_uncounted(rows);
+      promotion_.add_uncounted(rows);
     }
   }
 }
 
-void Mover::rows_changed() {
-  rows_came();
+void Mover::note_rows_changed() {
+  note_rows_changed_without_wait();
   store_.tiers().compact();
 }
 
-void Mover::rows_came() {
+void Mover::note_rows_changed_without_wait() {
   if (has_work()) EvictionPool::instance().schedule(*this);
 }
 
 bool Mover::has_work() const {
-  return any_asked_.load(std::memory_order_acquire) || any_updated_below_.load(std::memory_order_acquire) ||
-         any_to_bring_up() || !log_.empty() || store_.has_excess();
+  return any_requests_.load(std::memory_order_acquire) ||
+         any_updated_below_.load(std::memory_order_acquire) || any_to_bring_up() || !log_.empty() ||
+         store_.has_excess();
 }
 
 // --- Counting
@@ -165,7 +166,7 @@ void Mover::count_served(BatchPtr batch) {
 
 // False if look-ups wait already, so that this one queues behind them and all of them get on.
 bool Mover::has_room_in_log() const {
-  return log_.waiting_bytes() <= kMostWaitingBytes && look_ups_waiting_.load() == 0;
+  return log_.waiting_bytes() <= kMaxWaitingBytes && look_ups_waiting_.load() == 0;
 }
 
 bool Mover::lock_for_look_up() {
@@ -178,21 +179,21 @@ bool Mover::lock_for_look_up() {
 bool Mover::make_room_in_log_beside_steps() {
   if (!lock_for_look_up()) return false;
   try {
-    while (log_.waiting_bytes() > kMostWaitingBytes && count_beside_steps(bytes_a_turn_beside_steps())) {
+    while (log_.waiting_bytes() > kMaxWaitingBytes && count_beside_steps(bytes_a_turn_beside_steps())) {
     }
   } catch (const std::exception&) {
     // The next thread that makes room meets the error, too.
   }
   right_to_move_.unlock();
   EvictionPool::instance().schedule(*this);
-  return log_.waiting_bytes() <= kMostWaitingBytes;
+  return log_.waiting_bytes() <= kMaxWaitingBytes;
 }
 
 // Makes half of the log free at once, since steps on the device wait for it.
 bool Mover::make_room_in_log() {
   const size_t bytes = log_.waiting_bytes();
-  if (!wait_for_room_in_log(bytes > kMostWaitingBytes / 2 ? bytes - kMostWaitingBytes / 2 : 0)) return false;
-  rows_came();
+  if (!wait_for_room_in_log(bytes > kMaxWaitingBytes / 2 ? bytes - kMaxWaitingBytes / 2 : 0)) return false;
+  note_rows_changed_without_wait();
   return true;
 }
 
@@ -206,7 +207,7 @@ bool Mover::wait_for_room_in_log(size_t bytes) {
   if (!lock_for_look_up()) return false;
   std::string error;
   try {
-    if (log_.waiting_bytes() > kMostWaitingBytes) count_waiting(bytes);
+    if (log_.waiting_bytes() > kMaxWaitingBytes) count_waiting(bytes);
   } catch (const std::exception& caught) {
     // The look-up has its rows already: it doesn't report what goes wrong elsewhere.
     error = caught.what();
@@ -218,7 +219,7 @@ bool Mover::wait_for_room_in_log(size_t bytes) {
 }
 
 void Mover::count_waiting(size_t bytes) {
-  take_updated_below(StepsMay::kNotBeUnderWay);
+  take_updated_below(Steps::kStopped);
   promotion_.count(log_.take_oldest(bytes));
 }
 
@@ -233,57 +234,57 @@ bool Mover::count_beside_steps(size_t bytes) {
   return true;
 }
 
-// --- Rows that are wanted ahead
+// --- Prefetched rows
 
-void Mover::want(uint64_t turn, std::vector<int64_t> keys) {
+void Mover::prefetch(uint64_t turn, std::vector<int64_t> keys) {
   if (store_.tiers().levels() == 1) return;  // there is no other place for rows
   {
-    const MutexLock lock(asked_mutex_);
-    asked_.push_back({turn, std::move(keys)});
-    any_asked_.store(true, std::memory_order_release);
+    const MutexLock lock(requests_mutex_);
+    requests_.push_back({turn, std::move(keys)});
+    any_requests_.store(true, std::memory_order_release);
   }
   EvictionPool::instance().schedule(*this);
 }
 
-void Mover::look_for_wanted() {
-  std::vector<Asked> asked;
+void Mover::locate_prefetched() {
+  std::vector<PrefetchRequest> requests;
   {
-    const MutexLock lock(asked_mutex_);
-    asked = std::exchange(asked_, {});
-    any_asked_.store(false, std::memory_order_release);
+    const MutexLock lock(requests_mutex_);
+    requests = std::exchange(requests_, {});
+    any_requests_.store(false, std::memory_order_release);
   }
   const TierStack& tiers = store_.tiers();
-  for (const Asked& batch : asked) {
+  for (const PrefetchRequest& batch : requests) {
     if (batch.turn <= turns_.last_over()) continue;  // its turn is over
-    let_go_of_wanted();
+    release_prefetched();
     const Epochs::Guard guard = store_.epochs().enter();
     IndexReader reader(store_.index());
-    wanted_.want(batch.turn, batch.keys, [&](int64_t key) {
+    prefetched_.add(batch.turn, batch.keys, [&](int64_t key) {
       const RowRef at = reader.place_of(key);
-      if (!at) return WantedRows::Where::kNowhere;
-      return tiers.level_of(at.tier()) == 0 ? WantedRows::Where::kUp : WantedRows::Where::kBelow;
+      if (!at) return PrefetchedRows::Where::kNowhere;
+      return tiers.level_of(at.tier()) == 0 ? PrefetchedRows::Where::kUp : PrefetchedRows::Where::kBelow;
     });
   }
-  let_go_of_wanted();
+  release_prefetched();
 }
 
-void Mover::let_go_of_wanted() {
+void Mover::release_prefetched() {
   const uint64_t last_over = turns_.last_over();
-  if (!wanted_.any_to_let_go(last_over)) return;
+  if (!prefetched_.any_to_release(last_over)) return;
   const Epochs::Guard guard = store_.epochs().enter();
   IndexReader reader(store_.index());
-  wanted_.let_go(last_over, [&](int64_t key) {
+  prefetched_.release(last_over, [&](int64_t key) {
     right_to_move_.assert_held();
     const RowRef at = reader.place_of(key);
-    if (at && at.tier() == store_.tiers().tier_of_level(0)) demotion_.may_go(at.slot());
+    if (at && at.tier() == store_.tiers().tier_of_level(0)) demotion_.release(at.slot());
   });
 }
 
 bool Mover::bring_up_some() {
-  if (!wanted_.any_below()) return false;
+  if (!prefetched_.any_below()) return false;
   // No row is to wait above a GPU that can't take it. Checked first, so that the next caller meets the error, too.
   store_.tiers().tier(store_.tiers().tier_of_level(0)).check_not_lost();
-  promotion_.bring_up(wanted_.take_below(kRowsBroughtUpATurn));
+  promotion_.bring_up(prefetched_.take_below(kRowsBroughtUpATurn));
   return true;
 }
 
@@ -295,14 +296,15 @@ Mover::Left Mover::run_beside_steps() noexcept {
   Left left = Left::kNothing;
   std::string error;
   try {
-    look_for_wanted();
-    take_updated_below(StepsMay::kBeUnderWay);
-    note_least_counts();
+    locate_prefetched();
+    take_updated_below(Steps::kRunning);
+    note_min_counts();
     const bool any_served = !log_.empty();
-    if (any_served && !promotion_.do_too_many_wait() && !count_beside_steps(bytes_a_turn_beside_steps())) {
+    if (any_served && !promotion_.has_too_many_waiting() &&
+        !count_beside_steps(bytes_a_turn_beside_steps())) {
       left = Left::kToCountAndMove;
-    } else if (any_to_bring_up() || store_.has_excess() || promotion_.do_many_wait() ||
-               promotion_.any_left_uncounted()) {
+    } else if (any_to_bring_up() || store_.has_excess() || promotion_.has_many_waiting() ||
+               promotion_.has_uncounted()) {
       left = Left::kToMove;
     } else if (has_work()) {
       left = Left::kMore;
@@ -328,24 +330,24 @@ bool Mover::run() noexcept {
   // The thread that holds the right to move has the rest done when it lets go of the right.
   if (!right_to_move_.try_lock()) return false;
   bool any = false;
-  bool any_coming = false;
+  bool any_raising = false;
   std::string error;
   try {
     if (left == Left::kToCountAndMove) {
       count_waiting(kBytesATurn);
-    } else if (promotion_.any_left_uncounted()) {
+    } else if (promotion_.has_uncounted()) {
       promotion_.count({});
     }
-    if (promotion_.do_many_wait()) promotion_.bring_up_some_that_wait();
-    any_coming = promotion_.do_many_wait();
-    let_go_of_wanted();
+    if (promotion_.has_many_waiting()) promotion_.raise_some_waiting();
+    any_raising = promotion_.has_many_waiting();
+    release_prefetched();
     bring_up_some();
     for (int step = 0; step < kStepsATurn; ++step) {
       any = demotion_.step();
       if (!any) break;
     }
     if (!any) store_.tiers().compact();
-    note_least_counts();
+    note_min_counts();
   } catch (const std::exception& caught) {
     any = false;
     error = caught.what();
@@ -354,17 +356,17 @@ bool Mover::run() noexcept {
   safe_point();
   const bool went_well = error.empty();
   note_outcome(std::move(error));
-  return any || (went_well && (!log_.empty() || any_to_bring_up() || any_coming));
+  return any || (went_well && (!log_.empty() || any_to_bring_up() || any_raising));
 }
 
 void Mover::settle_with_right() {
   // Counts what was served before, but not what is served meanwhile, which might never end.
   count_waiting(kAllBytes);
-  let_go_of_wanted();
+  release_prefetched();
   do {
     while (demotion_.step()) {
     }
-  } while (promotion_.bring_up_some_that_wait());
+  } while (promotion_.raise_some_waiting());
   store_.tiers().compact();
   note_outcome("");
 }
@@ -372,14 +374,14 @@ void Mover::settle_with_right() {
 void Mover::settle() {
   {
     const RightToMove::Scope scope(right_to_move_);
-    look_for_wanted();
+    locate_prefetched();
     while (bring_up_some()) {
     }
     settle_with_right();
-    note_least_counts();
+    note_min_counts();
     demotion_.vacate_added_slots();
   }
-  rows_changed();
+  note_rows_changed();
 }
 
 void Mover::make_room_in_pool(uint64_t count) {
@@ -411,7 +413,7 @@ std::string Mover::background_error() const {
 
 Mover::Pause::Pause(Mover& mover) NO_THREAD_SAFETY_ANALYSIS : mover_(mover) {
   mover_.right_to_move_.lock_for_pause();
-  mover_.forget_least_counts();  // rows may leave the table
+  mover_.forget_min_counts();  // rows may leave the table
 }
 
 Mover::Pause::~Pause() NO_THREAD_SAFETY_ANALYSIS {
@@ -435,9 +437,9 @@ bool Mover::Pause::shrink_once() {
   return mover_.demotion_.step();
 }
 
-std::optional<Rank> Mover::Pause::least_rank(size_t t) const {
+std::optional<Rank> Mover::Pause::min_rank(size_t t) const {
   mover_.right_to_move_.assert_held();
-  return mover_.demotion_.least_rank(t);
+  return mover_.demotion_.min_rank(t);
 }
 
 }  // namespace embstore

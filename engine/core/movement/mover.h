@@ -20,11 +20,11 @@
 #include "movement/access_log.h"
 #include "movement/demotion.h"
 #include "movement/eviction_pool.h"
+#include "movement/prefetched_rows.h"
 #include "movement/promotion.h"
 #include "movement/right_to_move.h"
 #include "movement/row_relocator.h"
 #include "movement/training_turns.h"
-#include "movement/wanted_rows.h"
 #include "store/row_store.h"
 #include "threads/mutex.h"
 #include "tiers/hbm/device_steps.h"
@@ -58,13 +58,13 @@ class Mover final : private EvictionPool::Job {
   // turn is over. Nothing is counted, and keys without a row get none.
   TrainingTurns& turns() { return turns_; }
   // Leaves all of the work to the eviction threads. REQUIRES: there is such a tier.
-  void want(uint64_t turn, std::vector<int64_t> keys);
+  void prefetch(uint64_t turn, std::vector<int64_t> keys);
 
   // To be called, without locks, after rows came to the first tier or left it: sets the eviction threads to work
   // if there is something to do.
-  void rows_changed();
+  void note_rows_changed();
   // The same for a thread that can't wait: leaves all of the work to the eviction threads.
-  void rows_came();
+  void note_rows_changed_without_wait();
   // The count is atomic: it needs no right to move.
   void note_promoted(uint64_t rows) NO_THREAD_SAFETY_ANALYSIS { promotion_.note_promoted(rows); }
 
@@ -91,24 +91,24 @@ class Mover final : private EvictionPool::Job {
     SlotClaim claim(uint64_t count);
     // Moves one batch of rows down if a tier has too many. Returns false if none has.
     bool shrink_once();
-    std::optional<Rank> least_rank(size_t t) const;
+    std::optional<Rank> min_rank(size_t t) const;
 
    private:
     Mover& mover_;
   };
   // Returns which part of a row that isn't in memory a serving look-up should read. Atomic: it needs no right to move.
   RowPart part_to_serve() const NO_THREAD_SAFETY_ANALYSIS {
-    return promotion_.do_many_rise() ? RowPart::kAll : RowPart::kWeights;
+    return promotion_.should_read_whole_rows() ? RowPart::kAll : RowPart::kWeights;
   }
   CacheStrategy strategy() const { return strategy_; }
   // Returns whether a row of tier t may be updated where it is. It must stay in tiers of memory until then: because it is pinned,
   // which takes a ranked tier, because it can't go elsewhere, or because `nothing_moves`.
-  bool may_update_in(size_t t, bool nothing_moves) const;
+  bool can_update_in_place(size_t t, bool nothing_moves) const;
   // With LFU, returns a number of accesses that every row which stays above tier t has at least; 0 if the tiers above aren't
   // full, or if that isn't known.
-  uint64_t least_count_above(size_t t) const { return least_counts_[t - 1].load(std::memory_order_relaxed); }
+  uint64_t min_count_above(size_t t) const { return min_counts_[t - 1].load(std::memory_order_relaxed); }
   // Takes rows that were updated below, with nothing left to count: those that outrank rows above come up. Waits for nothing.
-  void note_updated_below(std::list<PageVector<RowToCome>>&& rows) noexcept;
+  void queue_updated_below(std::list<PageVector<RowToRaise>>&& rows) noexcept;
 
   // Ends moving for good. REQUIRES: no operation is under way.
   void stop();
@@ -129,8 +129,8 @@ class Mover final : private EvictionPool::Job {
   // Counts the oldest served batches, of about `bytes`; false if there is none that can be counted beside steps.
   bool count_beside_steps(size_t bytes) REQUIRES(right_to_move_);
   bool has_work() const;
-  enum class StepsMay { kBeUnderWay, kNotBeUnderWay };
-  void take_updated_below(StepsMay steps) REQUIRES(right_to_move_);
+  enum class Steps { kRunning, kStopped };
+  void take_updated_below(Steps steps) REQUIRES(right_to_move_);
   // Counts the oldest served batches, of about `bytes`.
   void count_waiting(size_t bytes) REQUIRES(right_to_move_);
   // Waits for the right to move, for a look-up that makes room in the log; false if moves are held off.
@@ -138,21 +138,21 @@ class Mover final : private EvictionPool::Job {
   // Waits for the right to move, and counts batches of `bytes` if the log still has no room; false if moves are held off, or
   // fail.
   bool wait_for_room_in_log(size_t bytes);
-  // Finds out where the prefetched rows are: from then on they are wanted. Touches no row.
-  void look_for_wanted() REQUIRES(right_to_move_);
+  // Finds out where the rows of new requests are, and adds them to the prefetched rows. Touches no row.
+  void locate_prefetched() REQUIRES(right_to_move_);
   // Lets go of the rows of batches whose turn is over.
-  void let_go_of_wanted() REQUIRES(right_to_move_);
+  void release_prefetched() REQUIRES(right_to_move_);
   // Atomic: it needs no right to move.
-  bool any_to_bring_up() const NO_THREAD_SAFETY_ANALYSIS { return wanted_.any_below(); }
-  // Brings some of the wanted rows up; false if none is left to come.
+  bool any_to_bring_up() const NO_THREAD_SAFETY_ANALYSIS { return prefetched_.any_below(); }
+  // Brings some of the prefetched rows up; false if none is left to come.
   bool bring_up_some() REQUIRES(right_to_move_);
   void settle_with_right() REQUIRES(right_to_move_);
   SlotClaim claim_with_right(uint64_t count) REQUIRES(right_to_move_);
   // Claims slots for rows that come up to tier t, a tier of memory. The tier goes beyond its capacity by its headroom at most,
   // however many slots were added to the first tier for large batches. Nothing if a tier below the first has no room.
   std::optional<SlotClaim> claim_for_promotion(size_t t, uint64_t count) REQUIRES(right_to_move_);
-  void note_least_counts() REQUIRES(right_to_move_);
-  void forget_least_counts();
+  void note_min_counts() REQUIRES(right_to_move_);
+  void forget_min_counts();
   void note_outcome(std::string error);
 
   RowStore& store_;
@@ -161,13 +161,13 @@ class Mover final : private EvictionPool::Job {
   RowRelocator relocator_;
 
   RightToMove right_to_move_;
-  WantedRows wanted_ GUARDED_BY(right_to_move_);
+  PrefetchedRows prefetched_ GUARDED_BY(right_to_move_);
   Promotion promotion_ GUARDED_BY(right_to_move_);
   Demotion demotion_ GUARDED_BY(right_to_move_);
 
-  std::array<std::atomic<uint64_t>, RowRef::kMaxTiers> least_counts_{};  // by tier; see least_count_above()
+  std::array<std::atomic<uint64_t>, RowRef::kMaxTiers> min_counts_{};  // by tier; see min_count_above()
   Mutex updated_mutex_;
-  std::list<PageVector<RowToCome>> updated_below_ GUARDED_BY(updated_mutex_);
+  std::list<PageVector<RowToRaise>> updated_below_ GUARDED_BY(updated_mutex_);
   std::atomic<bool> any_updated_below_{false};
 
   AccessLog log_;
@@ -175,13 +175,14 @@ class Mover final : private EvictionPool::Job {
   std::atomic<uint64_t> forgotten_{0};
 
   TrainingTurns turns_;
-  struct Asked {
+  struct PrefetchRequest {
     uint64_t turn;
     std::vector<int64_t> keys;
   };
-  Mutex asked_mutex_;
-  std::vector<Asked> asked_ GUARDED_BY(asked_mutex_);  // requests for rows that no thread has looked for yet
-  std::atomic<bool> any_asked_{false};
+  Mutex requests_mutex_;
+  std::vector<PrefetchRequest> requests_
+      GUARDED_BY(requests_mutex_);  // requests for rows that no thread has looked for yet
+  std::atomic<bool> any_requests_{false};
 
   mutable Mutex outcome_mutex_;
   std::string background_error_ GUARDED_BY(outcome_mutex_);

@@ -16,8 +16,8 @@ constexpr size_t kRowsFetchedAhead = 8;
 constexpr size_t kCountsFetchedAhead = 16;
 constexpr size_t kRowsUnderMutex = 512;
 constexpr size_t kWaitingAtOnce = 2048;
-constexpr uint64_t kLeastPartRising = 4;            // at least one row of this many
-constexpr size_t kLeastRowsCountedTogether = 8192;  // counting fewer takes no longer than waking a thread
+constexpr uint64_t kMinPartRising = 4;            // at least one row of this many
+constexpr size_t kMinRowsCountedTogether = 8192;  // counting fewer takes no longer than waking a thread
 
 constexpr auto accesses_of(const BatchInFlight& batch) {
   return [&batch](uint64_t tag) { return std::optional(batch.accesses(tag)); };
@@ -31,10 +31,10 @@ void append(const PageVector<T>& rows, PageVector<T>& to) {
 }  // namespace
 
 void Promotion::count(std::span<const BatchPtr> batches) {
-  while (do_too_many_wait() && bring_up_some_that_wait()) {
+  while (has_too_many_waiting() && raise_some_waiting()) {
   }
-  bring_up_missed(std::exchange(left_, {}), may_wait_);
-  PageVector<RowToCome> missed;
+  bring_up_missed(std::exchange(uncounted_, {}), may_wait_);
+  PageVector<RowToRaise> missed;
   // Counts all hits before any row moves, so that no row goes down that was just accessed.
   for (const BatchPtr& batch : batches) count_hits(*batch, missed);
   for (const BatchPtr& batch : batches) {
@@ -51,7 +51,7 @@ bool Promotion::can_count_without_moves() const {
   const size_t first = store_.tiers().tier_of_level(0);
   // Otherwise rows come up without being counted before.
   const bool is_full = store_.rows(first) >= store_.tiers().capacity_rows(first);
-  return is_full && left_.empty() && !do_too_many_wait() && !store_.is_being_saved();
+  return is_full && uncounted_.empty() && !has_too_many_waiting() && !store_.is_being_saved();
 }
 
 bool Promotion::can_count_without_moves(const BatchInFlight& batch) const {
@@ -62,24 +62,24 @@ bool Promotion::can_count_without_moves(const BatchInFlight& batch) const {
 }
 
 void Promotion::count_without_moves(std::span<const BatchPtr> batches) {
-  PageVector<RowToCome> missed;
-  std::vector<const BatchInFlight*> of;
+  PageVector<RowToRaise> missed;
+  std::vector<const BatchInFlight*> in_flight;
   for (const BatchPtr& batch : batches) {
     count_hits(*batch, missed);
     batch->order_by_shards();
-    of.push_back(batch.get());
+    in_flight.push_back(batch.get());
   }
-  count_where_they_are(
-      of, [](const BatchInFlight& batch, uint64_t tag) { return batch.accesses(tag); }, missed);
+  count_batches_in_place(
+      in_flight, [](const BatchInFlight& batch, uint64_t tag) { return batch.accesses(tag); }, missed);
   note_last_accesses(batches, missed);
-  leave_uncounted(missed);
+  add_uncounted(missed);
 }
 
-void Promotion::take_in_without_moves(std::span<const RowToCome> rows) {
+void Promotion::take_in_without_moves(std::span<const RowToRaise> rows) {
   const Epochs::Guard guard = store_.epochs().enter();
   IndexReader reader(store_.index());
   const BatchPtr batch = store_.start_batch();
-  PageVector<RowToCome> missed;
+  PageVector<RowToRaise> missed;
   for (size_t i = 0; i < rows.size(); ++i) {
     if (i + kRanksFetchedAhead < rows.size()) reader.prefetch(rows[i + kRanksFetchedAhead].key);
     const IndexHit hit = reader.find(rows[i].key);
@@ -92,20 +92,20 @@ void Promotion::take_in_without_moves(std::span<const RowToCome> rows) {
   }
   batch->order_by_shards();
   const BatchInFlight* const all = batch.get();
-  count_where_they_are(
+  count_batches_in_place(
       {&all, 1}, [rows](const BatchInFlight&, uint64_t tag) { return *rows[tag].served; }, missed);
-  leave_uncounted(missed);
+  add_uncounted(missed);
 }
 
 template <class ServedBy>
-void Promotion::count_where_they_are(std::span<const BatchInFlight* const> batches, const ServedBy& served_by,
-                                     PageVector<RowToCome>& missed) {
+void Promotion::count_batches_in_place(std::span<const BatchInFlight* const> batches,
+                                       const ServedBy& served_by, PageVector<RowToRaise>& missed) {
   const Floors floors = floors_above(batches, Moves::kLater);
   size_t rows = 0;
   for (const BatchInFlight* batch : batches) rows += batch->size();
   const uint64_t from_files = count_shards(
       rows, missed,
-      [&](size_t shard, OfShard& counted) {
+      [&](size_t shard, ShardCounts& counted) {
         for (const BatchInFlight* batch : batches) {
           const auto served_by_tag = [&](uint64_t tag) { return std::optional(served_by(*batch, tag)); };
           count_in_place(*batch, shard, floors, served_by_tag, may_wait_, counted);
@@ -120,13 +120,13 @@ void Promotion::count_where_they_are(std::span<const BatchInFlight* const> batch
       },
       [](const Rising&) {});
   note_rise(batches, from_files);
-  if (do_many_wait()) have_those_come_that_wait();
+  if (has_many_waiting()) start_raising_waiting();
 }
 
-void Promotion::note_last_accesses(std::span<const BatchPtr> batches, PageVector<RowToCome>& missed) {
+void Promotion::note_last_accesses(std::span<const BatchPtr> batches, PageVector<RowToRaise>& missed) {
   if (missed.empty()) return;
   std::unordered_map<int64_t, uint64_t> last;
-  for (const RowToCome& row : missed) {
+  for (const RowToRaise& row : missed) {
     uint64_t& stamp = last[row.key];
     stamp = std::max(stamp, row.served->stamp);
   }
@@ -137,42 +137,42 @@ void Promotion::note_last_accesses(std::span<const BatchPtr> batches, PageVector
       known->second = std::max(known->second, batch->accesses(batch->found(i).tag).stamp);
     }
   }
-  for (RowToCome& row : missed) row.served->stamp = last[row.key];
+  for (RowToRaise& row : missed) row.served->stamp = last[row.key];
 }
 
 void Promotion::note_rise(std::span<const BatchInFlight* const> batches, uint64_t rows) {
   uint64_t all = 0;
   for (const BatchInFlight* batch : batches) all += batch->rows_outside_memory(store_.tiers());
-  if (all != 0) many_rise_.store(kLeastPartRising * rows >= all, std::memory_order_relaxed);
+  if (all != 0) should_read_whole_rows_.store(kMinPartRising * rows >= all, std::memory_order_relaxed);
 }
 
-void Promotion::have_those_come_that_wait() {
-  if (!coming_.empty()) return;
-  coming_ = std::exchange(waiting_, {});
-  std::sort(coming_.begin(), coming_.end(),
+void Promotion::start_raising_waiting() {
+  if (!raising_.empty()) return;
+  raising_ = std::exchange(waiting_, {});
+  std::sort(raising_.begin(), raising_.end(),
             [](const Waiting& a, const Waiting& b) { return a.rank < b.rank; });
 }
 
-bool Promotion::bring_up_some_that_wait() {
-  have_those_come_that_wait();
-  if (coming_.empty()) return false;
+bool Promotion::raise_some_waiting() {
+  start_raising_waiting();
+  if (raising_.empty()) return false;
   // The highest first: rows that they displace needn't come up. A row that was accessed again waits again,
   // with its new rank.
-  const std::optional<Rank> least = least_floor();
-  PageVector<RowToCome> rows;
-  for (; !coming_.empty() && rows.size() < kWaitingAtOnce; coming_.pop_back()) {
-    if (least && coming_.back().rank < *least) {
-      coming_.clear();
+  const std::optional<Rank> least = min_floor();
+  PageVector<RowToRaise> rows;
+  for (; !raising_.empty() && rows.size() < kWaitingAtOnce; raising_.pop_back()) {
+    if (least && raising_.back().rank < *least) {
+      raising_.clear();
       break;
     }
-    rows.push_back({coming_.back().key, ServedAccesses{.stamp = coming_.back().rank.stamp, .count = 0}});
+    rows.push_back({raising_.back().key, ServedAccesses{.stamp = raising_.back().rank.stamp, .count = 0}});
   }
-  if (coming_.empty()) coming_.shrink_to_fit();
+  if (raising_.empty()) raising_.shrink_to_fit();
   bring_up_missed(std::move(rows), MayWait::kNone);
   return true;
 }
 
-std::optional<Rank> Promotion::least_floor() const {
+std::optional<Rank> Promotion::min_floor() const {
   std::optional<Rank> least;
   for (size_t t = store_.tiers().tier_of_level(0); t + 1 < store_.tiers().size(); ++t) {
     const std::optional<Rank> floor = floor_of_(t, Moves::kLater);
@@ -183,12 +183,12 @@ std::optional<Rank> Promotion::least_floor() const {
 }
 
 void Promotion::bring_up(std::span<const int64_t> keys) {
-  PageVector<RowToCome> rows;
+  PageVector<RowToRaise> rows;
   for (const int64_t key : keys) rows.push_back({key, std::nullopt});
   bring_up_missed(std::move(rows), MayWait::kNone);
 }
 
-void Promotion::count_hits(const BatchInFlight& batch, PageVector<RowToCome>& missed) {
+void Promotion::count_hits(const BatchInFlight& batch, PageVector<RowToRaise>& missed) {
   SlotRanks& ranks = store_.tiers().first().ranks();
   const auto is_hit = [](RowRef ref) { return ref && ref.tier() == 0; };
   const bool is_being_saved = store_.is_being_saved();  // no save begins meanwhile
@@ -216,16 +216,16 @@ bool Promotion::count_served(Slot slot, int64_t key, const ServedAccesses& acces
   if (!entry || entry.ref() != RowRef(0, slot)) return false;
   if (shard.save != nullptr) {
     shard.save->reserve(1);
-    shard.save->will_change(first_tier, slot, key);
+    shard.save->prepare_change(first_tier, slot, key);
     shard.save->give_back(1);
   }
   return first_tier.ranks().count_served(slot, key, accesses);
 }
 
-void Promotion::bring_up_missed(PageVector<RowToCome> missed, MayWait may_wait) {
+void Promotion::bring_up_missed(PageVector<RowToRaise> missed, MayWait may_wait) {
   if (missed.empty()) return;
   const BatchPtr batch = store_.start_batch();
-  PageVector<RowToCome> coming;
+  PageVector<RowToRaise> coming;
   while (!missed.empty()) {
     const Epochs::Guard guard = store_.epochs().enter();
     IndexReader reader(store_.index());
@@ -238,11 +238,11 @@ void Promotion::bring_up_missed(PageVector<RowToCome> missed, MayWait may_wait) 
       if (!hit.ref) continue;
       if (served && hit.ref.tier() == 0) {
         count_served(hit.ref.slot(), key, *served);
-      } else if (served || !store_.tiers().are_one_level(0, hit.ref.tier())) {
+      } else if (served || !store_.tiers().are_same_level(0, hit.ref.tier())) {
         batch->add(key, hit, n);
       }
     }
-    batch->read_to_come_up(store_.tiers());
+    batch->read_to_raise(store_.tiers());
     missed.clear();
     // Rows that changed while they were read come once more.
     promote(*batch, missed, [&](uint64_t tag) { return coming[tag].served; }, may_wait);
@@ -250,7 +250,7 @@ void Promotion::bring_up_missed(PageVector<RowToCome> missed, MayWait may_wait) 
 }
 
 template <class ServedBy>
-uint64_t Promotion::promote(BatchInFlight& batch, PageVector<RowToCome>& missed, const ServedBy& served_by,
+uint64_t Promotion::promote(BatchInFlight& batch, PageVector<RowToRaise>& missed, const ServedBy& served_by,
                             MayWait may_wait) {
   batch.order_by_shards();
   const BatchInFlight* const all = &batch;
@@ -260,42 +260,41 @@ uint64_t Promotion::promote(BatchInFlight& batch, PageVector<RowToCome>& missed,
   // cache when it comes up.
   return count_shards(
       all_rise ? 0 : batch.size(), missed,
-      [&](size_t shard, OfShard& counted) {
+      [&](size_t shard, ShardCounts& counted) {
         count_in_place(batch, shard, floors, served_by, may_wait, counted);
       },
       [&](const Rising& rising) {
         for (size_t to = 0; to < store_.tiers().size(); ++to) {
-          const size_t most_rows = std::max<size_t>(1, store_.tiers().headroom_rows(to) / 2);
+          const size_t max_rows = std::max<size_t>(1, store_.tiers().headroom_rows(to) / 2);
           std::span<const uint32_t> rows(rising[to]);
-          for (; !rows.empty(); rows = rows.subspan(std::min(most_rows, rows.size()))) {
-            promote_rows(to, batch, rows.first(std::min(most_rows, rows.size())), missed, served_by);
+          for (; !rows.empty(); rows = rows.subspan(std::min(max_rows, rows.size()))) {
+            promote_rows(to, batch, rows.first(std::min(max_rows, rows.size())), missed, served_by);
           }
         }
       });
 }
 
 template <class Count, class Raise>
-uint64_t Promotion::count_shards(size_t rows, PageVector<RowToCome>& missed, const Count& count,
+uint64_t Promotion::count_shards(size_t rows, PageVector<RowToRaise>& missed, const Count& count,
                                  const Raise& raise) {
   uint64_t from_files = 0;
-  const auto take = [&](const OfShard& counted) {
+  const auto take = [&](const ShardCounts& counted) {
     append(counted.waiting, waiting_);
     append(counted.missed, missed);
     from_files += counted.from_files;
     raise(counted.rising);
   };
-  if (rows < kLeastRowsCountedTogether) {
+  if (rows < kMinRowsCountedTogether) {
     for (size_t shard = 0; shard < kShards; ++shard) {
-      OfShard counted;
+      ShardCounts counted;
       count(shard, counted);
       take(counted);
     }
     return from_files;
   }
-  std::vector<OfShard> counted(kShards);
-  for_each_piece(kShards, HelpingThreads::most_threads(),
-                 [&](size_t shard) { count(shard, counted[shard]); });
-  for (const OfShard& of : counted) take(of);
+  std::vector<ShardCounts> counted(kShards);
+  for_each_piece(kShards, HelpingThreads::max_threads(), [&](size_t shard) { count(shard, counted[shard]); });
+  for (const ShardCounts& result : counted) take(result);
   return from_files;
 }
 
@@ -314,7 +313,7 @@ Promotion::Floors Promotion::floors_above(std::span<const BatchInFlight* const> 
 
 template <class ServedBy>
 void Promotion::count_in_place(const BatchInFlight& batch, size_t number, const Floors& floors,
-                               const ServedBy& served_by, MayWait may_wait, OfShard& of) const {
+                               const ServedBy& served_by, MayWait may_wait, ShardCounts& result) const {
   const auto [first, end] = batch.rows_of_shard(number);
   if (first == end) return;
   MemoryPhase phase(store_.tiers());
@@ -334,15 +333,15 @@ void Promotion::count_in_place(const BatchInFlight& batch, size_t number, const 
           reader.prefetch(ahead.key);
           store_.tiers().tier(ahead.hit.ref.tier()).prefetch_rank(ahead.hit.ref.slot());
         }
-        to = count_or_raise(shard, batch, i, *served, floors, may_wait, phase, of.waiting);
+        to = count_or_raise(shard, batch, i, *served, floors, may_wait, phase, result.waiting);
         if (!to) continue;
       }
       const bool is_in_memory = store_.tiers().memory(found.hit.ref.tier()) != nullptr;
-      of.from_files += !is_in_memory;
+      result.from_files += !is_in_memory;
       if (is_in_memory || batch.is_whole(i)) {
-        of.rising[*to].push_back(static_cast<uint32_t>(i));
+        result.rising[*to].push_back(static_cast<uint32_t>(i));
       } else {
-        of.missed.push_back({found.key, served});
+        result.missed.push_back({found.key, served});
       }
     }
   }
@@ -365,7 +364,7 @@ std::optional<size_t> Promotion::count_or_raise(IndexShard& shard, const BatchIn
     header = memory->header(at.slot(), found.key);
     memory->count_header(phase, Access::kLoad, at.slot());
   } else {
-    if (!batch.holds_at(i, at, store_.tiers()) || batch.is_damaged(i)) return 0;
+    if (!batch.is_valid_at(i, at, store_.tiers()) || batch.is_damaged(i)) return 0;
     header = batch.header(i);
     tier.update_rank(at.slot(), header);
   }
@@ -382,12 +381,12 @@ std::optional<size_t> Promotion::count_or_raise(IndexShard& shard, const BatchIn
     if (memory != nullptr) memory->count_header(phase, Access::kStore, at.slot());
     return std::nullopt;
   }
-  return way_to(stays ? to - 1 : to);
+  return entry_tier(stays ? to - 1 : to);
 }
 
 template <class ServedBy>
 void Promotion::promote_rows(size_t to, const BatchInFlight& batch, std::span<const uint32_t> rows,
-                             PageVector<RowToCome>& missed, const ServedBy& served_by) {
+                             PageVector<RowToRaise>& missed, const ServedBy& served_by) {
   std::optional<SlotClaim> claim = claim_slots_(to, rows.size());
   if (!claim) {
     to = 0;
@@ -419,10 +418,10 @@ void Promotion::promote_rows(size_t to, const BatchInFlight& batch, std::span<co
     const IndexEntry entry = shard.entry(found.key);
     if (!entry) continue;  // removed
     const size_t at = entry.ref().tier();
-    if (!served && store_.tiers().are_one_level(0, at)) continue;
+    if (!served && store_.tiers().are_same_level(0, at)) continue;
     if (at == 0) {
       if (shard.save != nullptr) {
-        shard.save->will_change(first_tier, entry.ref().slot(), found.key);
+        shard.save->prepare_change(first_tier, entry.ref().slot(), found.key);
       }
       first_tier.ranks().count_served(entry.ref().slot(), found.key, *served);
     } else if (at <= to ||

@@ -13,10 +13,10 @@ namespace embstore {
 class TrainingTurns {
  public:
   // Notes that a batch was looked up to be trained.
-  void looked_up() {
+  void note_looked_up() {
     if (!is_looked_up_.load(std::memory_order_relaxed)) is_looked_up_.store(true, std::memory_order_relaxed);
   }
-  void apply_began() {
+  void note_apply_began() {
     is_looked_up_.store(false, std::memory_order_relaxed);
     over_.fetch_add(1, std::memory_order_relaxed);
   }

@@ -57,7 +57,7 @@ class FactsReader {
     const MutexLock lock(shard.mutex);
     const IndexEntry entry = shard.entry(ids_[i]);
     if (!entry) {
-      if (const AdmissionFilter* filter = table_.filters.of(ids_[i]))
+      if (const AdmissionFilter* filter = table_.filters.filter_of(ids_[i]))
         facts_[i] = {filter->count(ids_[i], hash), filter->version(ids_[i], hash)};
     } else if (const MemoryTier* memory = store_.tiers().memory(entry.ref().tier())) {
       take(i, memory->header(entry.ref().slot(), ids_[i]));
@@ -86,8 +86,8 @@ class FactsReader {
 }  // namespace
 
 std::vector<KeyFacts> facts_of(TableParts& table, std::span<const int64_t> ids) {
-  constexpr size_t kMostBytes = size_t{8} << 20;
-  const size_t ids_at_once = std::max<size_t>(256, kMostBytes / table.layout.row_bytes());
+  constexpr size_t kMaxBytes = size_t{8} << 20;
+  const size_t ids_at_once = std::max<size_t>(256, kMaxBytes / table.layout.row_bytes());
   std::vector<KeyFacts> facts(ids.size());
   for (size_t first = 0; first < ids.size(); first += ids_at_once) {
     const size_t count = std::min(ids_at_once, ids.size() - first);

@@ -31,19 +31,19 @@ class RemovedKeys {
 
   // Returns the keys that a save of the table as it is now lists. If that save fails, the next one lists them again.
   template <class HasRow>
-  std::span<const int64_t> tell(HasRow has_row) {
+  std::span<const int64_t> list_for_save(HasRow has_row) {
     may_be_saved_ = true;
-    told_.insert(told_.end(), since_.begin(), since_.end());
-    keep_each_once(told_, has_row);
+    listed_.insert(listed_.end(), since_.begin(), since_.end());
+    keep_each_once(listed_, has_row);
     since_ = {};
     sorted_ = 0;
-    return told_;
+    return listed_;
   }
-  // Forgets the listed keys, since their save succeeded. Keys noted after tell() are left for the next save.
-  void were_saved() { told_ = {}; }
+  // Forgets the listed keys, since their save succeeded. Keys noted after list_for_save() are left for the next save.
+  void save_succeeded() { listed_ = {}; }
 
   // Forgets all keys, since the table is restored after this.
-  void begin_anew() {
+  void reset() {
     *this = {};
     may_be_saved_ = true;
   }
@@ -56,10 +56,10 @@ class RemovedKeys {
     std::erase_if(keys, std::ref(has_row));
   }
 
-  bool may_be_saved_ = false;  // whether a save may have rows of removed keys
-  PageVector<int64_t> told_;   // listed by the last save
-  PageVector<int64_t> since_;  // noted since then
-  size_t sorted_ = 0;          // size of since_ when it last had each key once
+  bool may_be_saved_ = false;   // whether a save may have rows of removed keys
+  PageVector<int64_t> listed_;  // listed by the last save
+  PageVector<int64_t> since_;   // noted since then
+  size_t sorted_ = 0;           // size of since_ when it last had each key once
 };
 
 }  // namespace embstore

@@ -14,7 +14,7 @@ class SaveSpans {
 
   // Returns whether a row of this span was touched since the last save that succeeded. Span numbers repeat after 2^16
   // saves: a row that wasn't touched for that long is then saved once more, which is harmless.
-  bool unsaved(uint16_t span) const { return distance(span) <= distance(current_); }
+  bool is_unsaved(uint16_t span) const { return distance(span) <= distance(current_); }
 
   // Begins a span. Returns the number of the save that has everything until now. After 2^16 failed saves in a row no
   // new span begins: rows touched while a save is being written are then written by the next one too.

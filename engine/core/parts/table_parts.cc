@@ -20,7 +20,7 @@ TableParts::TableParts(const TableSpec& spec)
                                                             static_cast<size_t>(layout.dim()))
                            : nullptr),
       device_apply(steps ? std::make_unique<DeviceApply>(*store->tiers().hbm(), *steps, layout) : nullptr),
-      device_wishes(steps ? std::make_unique<DeviceWishes>(*store->tiers().hbm(), *steps) : nullptr),
+      device_prefetch(steps ? std::make_unique<DevicePrefetch>(*store->tiers().hbm(), *steps) : nullptr),
       mover(store->tiers().size() > 1 ? std::make_unique<Mover>(*store, spec.cache_strategy, steps.get())
                                       : nullptr) {}
 

@@ -11,8 +11,8 @@
 
 #include "admission/shard_filters.h"
 #include "lookup/device_look_up.h"
-#include "lookup/recent_reads.h"
-#include "movement/device_wishes.h"
+#include "lookup/read_cache.h"
+#include "movement/device_prefetch.h"
 #include "movement/mover.h"
 #include "parts/removed_keys.h"
 #include "parts/save_spans.h"
@@ -85,9 +85,9 @@ struct TableParts {
   std::unique_ptr<DeviceSteps::HostUse> write_back_use GUARDED_BY(write_back_mutex);
   std::unique_ptr<DeviceLookUp> device_look_up;  // null likewise, as are the next two; reset with the store
   std::unique_ptr<DeviceApply> device_apply;
-  std::unique_ptr<DeviceWishes> device_wishes;
+  std::unique_ptr<DevicePrefetch> device_prefetch;
   std::unique_ptr<Mover> mover;  // null if there is one tier
-  RecentReads reads;
+  ReadCache reads;
 };
 
 // The scope of one operation: nothing that it may look at is freed, and close() waits for it. Throws Error(kClosed).

@@ -19,10 +19,10 @@ struct TableState {
 
 // Selects the rows, and the waiting keys, that are evicted when a table is saved.
 struct EvictionRule {
-  std::optional<int64_t> least_version;     // evicts rows and waiting keys of an earlier version
-  std::optional<double> least_half_square;  // evicts rows with a smaller half sum of squared weights
+  std::optional<int64_t> min_version;     // evicts rows and waiting keys of an earlier version
+  std::optional<double> min_half_square;  // evicts rows with a smaller half sum of squared weights
 
-  bool any() const { return least_version || least_half_square; }
+  bool any() const { return min_version || min_half_square; }
   bool evicts(const RowHeader& header, const float* weights, int dim) const;
 };
 

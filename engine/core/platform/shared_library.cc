@@ -6,10 +6,10 @@
 
 namespace embstore {
 
-SharedLibrary::SharedLibrary(std::string soname, const HowToGetIt& how)
+SharedLibrary::SharedLibrary(std::string soname, const InstallAdvice& advice)
     : soname_(std::move(soname)), handle_(dlopen(soname_.c_str(), RTLD_NOW | RTLD_LOCAL)) {
   if (handle_ == nullptr) {
-    throw Error(ErrorKind::kMissingLibrary, soname_ + " can't be loaded (" + dlerror() + "); " + how.text);
+    throw Error(ErrorKind::kMissingLibrary, soname_ + " can't be loaded (" + dlerror() + "); " + advice.text);
   }
 }
 

@@ -11,13 +11,13 @@ class SharedLibrary {
  public:
   // Throws Error(kMissingLibrary) which names `soname` and the Debian package that has it.
   SharedLibrary(const char* soname, const char* debian_package)
-      : SharedLibrary(soname, HowToGetIt{std::string("install it: apt-get install ") + debian_package}) {}
+      : SharedLibrary(soname, InstallAdvice{std::string("install it: apt-get install ") + debian_package}) {}
   // The advice that the error gives for a library that no Debian package has. `soname` may then be a
   // path.
-  struct HowToGetIt {
+  struct InstallAdvice {
     std::string text;
   };
-  SharedLibrary(std::string soname, const HowToGetIt& how);
+  SharedLibrary(std::string soname, const InstallAdvice& advice);
   SharedLibrary(const SharedLibrary&) = delete;
   SharedLibrary& operator=(const SharedLibrary&) = delete;
 

@@ -23,7 +23,7 @@ void add_rows(const float* row, size_t rows, size_t dim, size_t width, const IsL
 
 }  // namespace
 
-bool may_begin(std::span<const int64_t> offsets, size_t ids) {
+bool are_valid_offsets(std::span<const int64_t> offsets, size_t ids) {
   return offsets.empty() || (offsets.front() == 0 && std::ranges::is_sorted(offsets) &&
                              static_cast<uint64_t>(offsets.back()) <= ids);
 }

@@ -12,13 +12,13 @@
 namespace embstore {
 
 // Returns whether `offsets` can be the begins of bags of `ids` ids: they start at 0, ascend, and are at most `ids`.
-bool may_begin(std::span<const int64_t> offsets, size_t ids);
+bool are_valid_offsets(std::span<const int64_t> offsets, size_t ids);
 
 struct Bags {
   // Writes the sum of each bag's rows, added in their order, to `sums`. rows: ids * dim floats; sums: offsets * dim floats.
-  // REQUIRES: may_begin(offsets, ids.size()).
+  // REQUIRES: are_valid_offsets(offsets, ids.size()).
   void sum(std::span<const int64_t> ids, const float* rows, size_t dim, float* sums) const;
-  // Returns the number of each id's bag, or kLeftOut. REQUIRES: may_begin(offsets, ids.size()).
+  // Returns the number of each id's bag, or kLeftOut. REQUIRES: are_valid_offsets(offsets, ids.size()).
   PageVector<uint32_t> numbers(std::span<const int64_t> ids) const;
   static constexpr uint32_t kLeftOut = std::numeric_limits<uint32_t>::max();
 

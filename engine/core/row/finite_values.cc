@@ -33,7 +33,7 @@ std::optional<size_t> first_not_finite(std::span<const float> values) {
   constexpr size_t kAPiece = size_t{1} << 17;  // checking a piece takes as long as waking a thread
   const size_t pieces = std::max<size_t>(values.size() / kAPiece, 1);
   std::atomic<size_t> found{values.size()};
-  for_each_piece(pieces, HelpingThreads::most_threads(), [&](size_t piece) {
+  for_each_piece(pieces, HelpingThreads::max_threads(), [&](size_t piece) {
     const size_t end = piece + 1 == pieces ? values.size() : (piece + 1) * kAPiece;
     const size_t first = first_not_finite(values, piece * kAPiece, end);
     size_t before = found.load();

@@ -24,7 +24,7 @@ class InitialRows {
         no_permission_(static_cast<size_t>(dim), no_permission_value) {}
 
   // The returned row lives as long as the caller's guard of the epochs.
-  const float* of(int64_t key) const {
+  const float* row_of(int64_t key) const {
     const Rows& rows = *current_.load(std::memory_order_acquire);
     int64_t row = key % rows.count;
     if (row < 0) row += rows.count;

@@ -61,7 +61,7 @@ void BatchInFlight::read(const TierStack& tiers) {
   }
 }
 
-void BatchInFlight::read_to_come_up(const TierStack& tiers, RowPart part) {
+void BatchInFlight::read_to_raise(const TierStack& tiers, RowPart part) {
   for (size_t t = 0; t < tiers.size(); ++t) {
     if (tiers.memory(t) == nullptr && !tiers_[t].places().empty()) tiers.tier(t).read_rows(tiers_[t], part);
   }

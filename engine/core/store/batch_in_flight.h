@@ -67,8 +67,8 @@ class BatchInFlight {
   void read(const TierStack& tiers);
   // Reads as read() does, for look-ups and rows that are to come up, but leaves out rows in memory tiers: the thread that
   // uses or moves such a row reads it in place.
-  void read_to_come_up(const TierStack& tiers, RowPart part = RowPart::kAll);
-  // Returns the number of added rows that read_to_come_up() reads.
+  void read_to_raise(const TierStack& tiers, RowPart part = RowPart::kAll);
+  // Returns the number of added rows that read_to_raise() reads.
   size_t rows_outside_memory(const TierStack& tiers) const;
 
   bool empty() const { return found_.empty(); }
@@ -80,11 +80,11 @@ class BatchInFlight {
   // --- The rows that were read. REQUIRES for row i: it was added to be read.
   // True if row i is still where it was when it was read; then what was read is the row, unless is_damaged(i). A change
   // of a neighbour in the index makes it false, too. REQUIRES: the guard that was held when rows were found still is.
-  bool holds(size_t i) const { return found_[i].hit.holds(); }
+  bool is_valid(size_t i) const { return found_[i].hit.is_valid(); }
   // True if row i, which is at `now`, is still where it was when it was read. Needs no guard, and changes of neighbours
   // in the index don't matter; but it is false, too, if the tier has reused places since. For a row in a memory tier it
   // doesn't say that what was read is still the row: the row may have been changed in place.
-  bool holds_at(size_t i, RowRef now, const TierStack& tiers) const {
+  bool is_valid_at(size_t i, RowRef now, const TierStack& tiers) const {
     const RowRef then = found_[i].hit.ref;
     return now == then && tiers.tier(then.tier()).reused_places() == reused_places_[then.tier()];
   }

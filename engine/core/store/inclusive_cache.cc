@@ -11,7 +11,7 @@ InclusiveCache::InclusiveCache(const std::vector<Level>& levels, PoolTier& pool)
 // Marks say which rows of HBM have clean copies.
 void InclusiveCache::store(RowRef at, uint32_t word) {
   word_of(at).store(word, std::memory_order_relaxed);
-  HbmTier* const hbm = levels_[at.tier()].is.hbm;
+  HbmTier* const hbm = levels_[at.tier()].level.hbm;
   if (hbm != nullptr) hbm->mark(at.slot(), word != kChanged && (word & kWantedBit) == 0);
 }
 
@@ -22,8 +22,8 @@ uint64_t InclusiveCache::first_wanting(uint32_t word) const {
 }
 
 InclusiveCache::WritePhase::WritePhase(const InclusiveCache& copies) : Phase(copies.pool_.meter()) {
-  for (const LevelWords& level : copies.levels_) {
-    if (level.is.memory != nullptr) also_at(level.is.memory->meter());
+  for (const LevelWords& words : copies.levels_) {
+    if (words.level.memory != nullptr) add_meter(words.level.memory->meter());
   }
 }
 
@@ -39,22 +39,22 @@ Slot InclusiveCache::write(RowRef at, int64_t key, bool is_live, Phase& phase) {
 
 // --- Rows that come, move and leave
 
-bool InclusiveCache::came(RowRef at) {
+bool InclusiveCache::note_insert(RowRef at) {
   if (!is_here(at)) return false;
   store(at, kChanged);
   return true;
 }
 
-bool InclusiveCache::moved(int64_t key, RowRef from, RowRef to) {
+bool InclusiveCache::note_move(int64_t key, RowRef from, RowRef to) {
   if (is_here(from) && is_here(to)) {
     if (is_wanted(from) && !is_addressable(to)) write_alone(from, key);
     store(to, load(from));
     if (is_wanted(from) && !is_addressable(from)) wanted_on_device_.fetch_sub(1);
     store(from, kChanged);
   } else if (is_here(from)) {
-    went_to_pool(from, key, to.slot());
+    note_in_pool(from, key, to.slot());
   } else if (is_here(to) && from.tier() == pool_tier()) {
-    has_copy(to, from.slot());
+    set_copy(to, from.slot());
     return true;
   } else if (is_here(to)) {
     store(to, kChanged);  // from below the pool, so it has a claim
@@ -62,24 +62,24 @@ bool InclusiveCache::moved(int64_t key, RowRef from, RowRef to) {
   return false;
 }
 
-bool InclusiveCache::try_claim(RowRef from, For whom, PoolClaim* places) {
+bool InclusiveCache::try_claim(RowRef from, ClaimPurpose purpose, PoolClaim* places) {
   if (from.tier() < tier_below()) return true;
   if (places != nullptr) return places->try_pass_on(1);
-  return whom == For::kUpdate ? pool_.try_claim(1) : pool_.try_claim_spare(1);
+  return purpose == ClaimPurpose::kUpdate ? pool_.try_claim(1) : pool_.try_claim_spare(1);
 }
 
 void InclusiveCache::write_alone(RowRef at, int64_t key) {
   WritePhase phase(*this);
   write_wanted(at, key, phase);
   pool_.fence();
-  were_fenced(1);
+  note_fenced(1);
 }
 
-void InclusiveCache::went_to_pool(RowRef at, int64_t key, Slot to) {
+void InclusiveCache::note_in_pool(RowRef at, int64_t key, Slot to) {
   const uint32_t word = load(at);
   if ((word & kWantedBit) != 0) {
     pool_.add_to_checkpoints(first_wanting(word), to);
-    were_fenced(1);
+    note_fenced(1);
     pool_.give_claim_back(1);
   } else if (word == kChanged) {
     pool_.give_claim_back(1);
@@ -90,14 +90,14 @@ void InclusiveCache::went_to_pool(RowRef at, int64_t key, Slot to) {
   store(at, kChanged);
 }
 
-void InclusiveCache::will_go(int64_t key, RowRef from) {
+void InclusiveCache::note_remove(int64_t key, RowRef from) {
   if (!is_here(from)) return;
   const uint32_t word = load(from);
   if ((word & kWantedBit) != 0) {
     WritePhase phase(*this);
     write(from, key, /*is_live=*/false, phase);  // uses the row's claim
     pool_.fence();
-    were_fenced(1);
+    note_fenced(1);
   } else if (word == kChanged) {
     pool_.give_claim_back(1);
   } else {
@@ -113,7 +113,7 @@ InclusiveCache::Changes::~Changes() {
   erase();
   if (written_ == 0) return;
   copies_.pool_.fence();
-  copies_.were_fenced(written_);
+  copies_.note_fenced(written_);
 }
 
 void InclusiveCache::Changes::erase() {
@@ -121,7 +121,7 @@ void InclusiveCache::Changes::erase() {
   erased_count_ = 0;
 }
 
-bool InclusiveCache::Changes::will_change(RowRef at, int64_t key) {
+bool InclusiveCache::Changes::prepare_change(RowRef at, int64_t key) {
   const uint32_t word = copies_.load(at);
   if (word == kChanged) return false;
   if ((word & kWantedBit) != 0) {
@@ -141,18 +141,18 @@ bool InclusiveCache::Changes::will_change(RowRef at, int64_t key) {
 template <class Visit>
 void InclusiveCache::for_each_slot(Visit visit) const {
   const auto visit_level = [&](uint32_t t) {
-    const uint64_t end = levels_[t].is.ranked.untouched_from();
-    for (uint64_t i = 0; i < end; ++i) visit(levels_[t].is, RowRef(t, static_cast<Slot>(i)));
+    const uint64_t end = levels_[t].level.ranked.first_never_taken();
+    for (uint64_t i = 0; i < end; ++i) visit(levels_[t].level, RowRef(t, static_cast<Slot>(i)));
   };
   for (uint32_t t = 0; t < levels_.size(); ++t) {
-    if (levels_[t].is.memory == nullptr) visit_level(t);
+    if (levels_[t].level.memory == nullptr) visit_level(t);
   }
   for (uint32_t t = 0; t < levels_.size(); ++t) {
-    if (levels_[t].is.memory != nullptr) visit_level(t);
+    if (levels_[t].level.memory != nullptr) visit_level(t);
   }
 }
 
-void InclusiveCache::want_changed(uint64_t number) {
+void InclusiveCache::mark_changed_as_wanted(uint64_t number) {
   newest_wanting_.store(number);
   const auto word = kWantedBit | static_cast<uint32_t>(number & (kWantedBit - 1));
   uint64_t marked = 0;
@@ -176,16 +176,16 @@ std::vector<RowRef> InclusiveCache::wanted() const {
   return rows;
 }
 
-void InclusiveCache::was_written(RowRef at, Slot to) {
+void InclusiveCache::note_written(RowRef at, Slot to) {
   pool_.add_to_checkpoints(first_wanting(load(at)), to);
-  were_fenced(1);
+  note_fenced(1);
   pool_.give_claim_back(1);
-  has_copy(at, to);
+  set_copy(at, to);
   if (!is_addressable(at)) wanted_on_device_.fetch_sub(1);
 }
 
 void InclusiveCache::write_wanted(RowRef at, int64_t key, Phase& phase) {
-  has_copy(at, write(at, key, /*is_live=*/true, phase));
+  set_copy(at, write(at, key, /*is_live=*/true, phase));
 }
 
 void InclusiveCache::forget_wanted() {

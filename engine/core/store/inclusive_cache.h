@@ -70,27 +70,27 @@ class InclusiveCache {
 
   // --- Call these when rows come, move and leave. They ignore rows outside the cache.
   // A new row came to `at`. Returns true if the row owns one of the caller's claims from now on.
-  bool came(RowRef at);
+  bool note_insert(RowRef at);
   // The row was copied from one place to the other. Returns true if its old place, in the pool, stays as its clean copy.
-  bool moved(int64_t key, RowRef from, RowRef to);
+  bool note_move(int64_t key, RowRef from, RowRef to);
   // The row is about to be removed for good; it is still whole in its old place. REQUIRES: no checkpoint wants a row that
   // the host can't address.
-  void will_go(int64_t key, RowRef from);
+  void note_remove(int64_t key, RowRef from);
   // Returns the clean copy to which a row of the cache can go down without being written; nothing if it has none.
   std::optional<RowRef> copy_of(RowRef at) const {
     if (at.tier() + 1 != pool_tier()) return std::nullopt;
     const std::optional<Slot> slot = copy(at);
     return slot ? std::optional(RowRef(pool_tier(), *slot)) : std::nullopt;
   }
-  // The row goes down to copy_of(at), with its rank. The caller then calls moved().
-  void goes_to_copy(int64_t key, RowRef at, RowRef copy) {
-    pool_.was_copy(copy.slot(), memory_of(at).header(at.slot(), key));
+  // The row goes down to copy_of(at), with its rank. The caller then calls note_move().
+  void demote_to_copy(int64_t key, RowRef at, RowRef copy) {
+    pool_.promote_copy(copy.slot(), memory_of(at).header(at.slot(), key));
   }
   // Returns true if a row at `from` may come up to the cache. A row from below the pool owns no place in it and needs a
   // claim, which becomes the row's: one of `places`, or of the pool if that is null. Call it right before the move. A
   // look-up doesn't take claims that were set aside for updates.
-  enum class For { kUpdate, kLookUp };
-  bool try_claim(RowRef from, For whom, PoolClaim* places);
+  enum class ClaimPurpose { kUpdate, kLookUp };
+  bool try_claim(RowRef from, ClaimPurpose purpose, PoolClaim* places);
 
   // --- Room in the pool for rows that change; these need no mutex.
   // From now on, look-ups, which bring rows up meanwhile, must leave this number of claims to updates.
@@ -117,7 +117,7 @@ class InclusiveCache {
     // The row is about to change. If a checkpoint wants the row, writes it first. Returns true if the row owns one of the
     // caller's claims from now on. REQUIRES: a row that the host can't address isn't wanted, and the step on the device
     // clears its mark.
-    bool will_change(RowRef at, int64_t key);
+    bool prepare_change(RowRef at, int64_t key);
 
    private:
     void erase();
@@ -132,25 +132,25 @@ class InclusiveCache {
   // --- Checkpoints
   // Marks every changed row as wanted by checkpoint `number`. REQUIRES: no thread changes or moves rows, or writes them
   // for a checkpoint, even with a shard's mutex held.
-  void want_changed(uint64_t number);
+  void mark_changed_as_wanted(uint64_t number);
   // Returns the wanted rows, tier by tier, those that the host can't address first; needs no mutex. May miss rows that
   // move meanwhile.
   std::vector<RowRef> wanted() const;
   // Returns the key of the row that is there, or that was there last; needs no mutex.
-  int64_t key(RowRef at) const { return levels_[at.tier()].is.ranked.key(at.slot()); }
+  int64_t key(RowRef at) const { return levels_[at.tier()].level.ranked.key(at.slot()); }
   // The number of wanted rows that are not durable in the pool yet. If it is 0, checkpoints have all rows that they want.
   uint64_t wanted_count() const { return wanted_count_.load(); }
   // The number of these that the host can't address. Once it is 0, it stays 0 until the next checkpoint.
   uint64_t wanted_on_device() const { return wanted_on_device_.load(); }
   // The wanted row was written to `to` in the pool, and fenced.
-  void was_written(RowRef at, Slot to);
-  // Writes the wanted row from its place, under the mutex, but doesn't fence: were_fenced() reports that. REQUIRES: the
+  void note_written(RowRef at, Slot to);
+  // Writes the wanted row from its place, under the mutex, but doesn't fence: note_fenced() reports that. REQUIRES: the
   // host can address the row.
   void write_wanted(RowRef at, int64_t key, Phase& phase);
-  bool is_addressable(RowRef at) const { return levels_[at.tier()].is.memory != nullptr; }
+  bool is_addressable(RowRef at) const { return levels_[at.tier()].level.memory != nullptr; }
   // This number of rows that were written for checkpoints are durable now.
-  void were_fenced(uint64_t rows) { wanted_count_.fetch_sub(rows); }
-  // No checkpoint wants any row any more. REQUIRES: as for want_changed().
+  void note_fenced(uint64_t rows) { wanted_count_.fetch_sub(rows); }
+  // No checkpoint wants any row any more. REQUIRES: as for mark_changed_as_wanted().
   void forget_wanted();
 
  private:
@@ -160,9 +160,10 @@ class InclusiveCache {
   static constexpr uint32_t kWantedBit = uint32_t{1} << 31;
 
   struct LevelWords {
-    explicit LevelWords(const Level& level) : is(level), words(level.ranked.most_slots()) {}
+    explicit LevelWords(const Level& cache_level)
+        : level(cache_level), words(cache_level.ranked.max_slots()) {}
 
-    Level is;
+    Level level;
     // Address space for as many slots as the tier may ever have.
     PageArray<std::atomic<uint32_t>> words;
   };
@@ -171,15 +172,15 @@ class InclusiveCache {
   std::atomic<uint32_t>& word_of(RowRef at) const { return levels_[at.tier()].words[at.slot()]; }
   uint32_t load(RowRef at) const { return word_of(at).load(std::memory_order_relaxed); }
   void store(RowRef at, uint32_t word);
-  const MemoryTier& memory_of(RowRef at) const { return *levels_[at.tier()].is.memory; }
+  const MemoryTier& memory_of(RowRef at) const { return *levels_[at.tier()].level.memory; }
   // Visits the slots of HBM first.
   template <class Visit>
   void for_each_slot(Visit visit) const;
   // The row is now at `to` in the pool, where it was just written or where its copy was. Frees the other things that it
   // owned.
-  void went_to_pool(RowRef at, int64_t key, Slot to);
-  void has_copy(RowRef at, Slot copy) {
-    pool_.is_copy(copy);
+  void note_in_pool(RowRef at, int64_t key, Slot to);
+  void set_copy(RowRef at, Slot copy) {
+    pool_.mark_as_copy(copy);
     store(at, copy + 1);
   }
   // Returns the checkpoint number that the word stands for.

@@ -6,14 +6,14 @@
 
 namespace embstore {
 
-Rise::Rise(RowStore& store, size_t to, SlotClaim& claim, size_t most_rows, Phase& phase, PoolClaim* places)
+Rise::Rise(RowStore& store, size_t to, SlotClaim& claim, size_t max_rows, Phase& phase, PoolClaim* places)
     : store_(store),
       to_(static_cast<uint32_t>(to)),
       tier_(*store.tiers().memory(to)),
       phase_(phase),
       places_(places),
-      slots_(claim, most_rows),
-      moves_(store, most_rows),
+      slots_(claim, max_rows),
+      moves_(store, max_rows),
       floats_(store.layout().row_floats()) {}
 
 Rise::Outcome Rise::bring_up(IndexShard& shard, const IndexEntry& entry, int64_t key, RowInFlight copy,
@@ -27,7 +27,7 @@ Rise::Outcome Rise::bring_up(IndexShard& shard, const IndexEntry& entry, int64_t
     memory->count_row(phase_, Access::kLoad, from.slot());
     floats = floats_.data();
   } else {
-    if (!copy || !copy.batch->is_whole(copy.i) || !copy.batch->holds_at(copy.i, from, store_.tiers()))
+    if (!copy || !copy.batch->is_whole(copy.i) || !copy.batch->is_valid_at(copy.i, from, store_.tiers()))
       return Outcome::kToRead;
     if (copy.batch->is_damaged(copy.i)) return Outcome::kDamaged;
     header = copy.batch->header(copy.i);
@@ -35,10 +35,10 @@ Rise::Outcome Rise::bring_up(IndexShard& shard, const IndexEntry& entry, int64_t
     floats = copy.batch->row(copy.i);
   }
   InclusiveCache* const cache = store_.cache();
-  const auto whom = served ? InclusiveCache::For::kLookUp : InclusiveCache::For::kUpdate;
-  if (cache != nullptr && !cache->try_claim(from, whom, places_)) return Outcome::kNoRoom;
+  const auto purpose = served ? InclusiveCache::ClaimPurpose::kLookUp : InclusiveCache::ClaimPurpose::kUpdate;
+  if (cache != nullptr && !cache->try_claim(from, purpose, places_)) return Outcome::kNoRoom;
   if (served) {
-    if (shard.save != nullptr) shard.save->will_change(header, floats);
+    if (shard.save != nullptr) shard.save->prepare_change(header, floats);
     // Counted at once, so that a row that has just come up isn't ranked colder than it is.
     header.served += served->count;
     header.stamp = std::max(header.stamp, served->stamp);
@@ -51,7 +51,7 @@ Rise::Outcome Rise::bring_up(IndexShard& shard, const IndexEntry& entry, int64_t
   }
   tier_.count_row(phase_, Access::kStore, slot);
   moves_.move(shard, entry, key, RowRef(to_, slot));
-  if (!store_.tiers().are_one_level(to_, from.tier())) ++promoted_;
+  if (!store_.tiers().are_same_level(to_, from.tier())) ++promoted_;
   return Outcome::kUp;
 }
 

@@ -13,10 +13,10 @@ namespace embstore {
 
 class Rise {
  public:
-  // Brings rows up to tier `to`, a memory tier. REQUIRES: `claim` is for its slots, and claim.count() >= most_rows,
+  // Brings rows up to tier `to`, a memory tier. REQUIRES: `claim` is for its slots, and claim.count() >= max_rows,
   // counting both rows that come up and new rows; `phase` is at all memory tiers. Rows from below a pool take their
   // places in it from `places`, or from the pool if that is null.
-  Rise(RowStore& store, size_t to, SlotClaim& claim, size_t most_rows, Phase& phase,
+  Rise(RowStore& store, size_t to, SlotClaim& claim, size_t max_rows, Phase& phase,
        PoolClaim* places = nullptr);
 
   enum class Outcome {

@@ -78,7 +78,7 @@ void RowStore::read_settled(std::span<const int64_t> keys, RowBatch& rows) const
       const RowRef at = batch->found(k).hit.ref;
       RowHeader header = batch->header(k);
       tiers_.tier(at.tier()).update_rank(at.slot(), header);
-      if (!batch->holds(k)) {
+      if (!batch->is_valid(k)) {
         pending.push_back(i);
       } else if (batch->is_damaged(k)) {
         rows.header(i).key = keys[i];

@@ -43,17 +43,17 @@ class ImageMemory {
   void set_many_bytes(size_t bytes) { many_bytes_.store(bytes); }
   // REQUIRES: the thread holds no lock but apply gates.
   void wait_for_room() {
-    if (bytes_.load(std::memory_order_relaxed) <= kMostBytes) [[likely]]
+    if (bytes_.load(std::memory_order_relaxed) <= kMaxBytes) [[likely]]
       return;
     const MutexLock lock(mutex_);
-    while (bytes_.load() > kMostBytes) fewer_.wait(mutex_);
+    while (bytes_.load() > kMaxBytes) fewer_.wait(mutex_);
   }
 
  private:
-  static constexpr size_t kMostBytes = size_t{64} << 20;
+  static constexpr size_t kMaxBytes = size_t{64} << 20;
 
   std::atomic<size_t> bytes_{0};
-  std::atomic<size_t> many_bytes_{kMostBytes / 2};
+  std::atomic<size_t> many_bytes_{kMaxBytes / 2};
   Mutex mutex_;
   Condition fewer_;
 };
@@ -79,14 +79,14 @@ class ShardSave {
   // has changed nothing.
   void reserve(size_t keys);
   void give_back(size_t keys) noexcept { reserved_ -= keys; }
-  // REQUIRES for inserts() and will_change(): room is reserved for the key.
-  void inserts(int64_t key) noexcept {
+  // REQUIRES for note_insert() and prepare_change(): room is reserved for the key.
+  void note_insert(int64_t key) noexcept {
     if (is_unknown(key)) add(key, kNoImage);
   }
-  void will_change(const MemoryTier& tier, Slot slot, int64_t key) noexcept {
+  void prepare_change(const MemoryTier& tier, Slot slot, int64_t key) noexcept {
     if (is_unknown(key)) keep(tier.header(slot, key), tier.rows().row(slot));
   }
-  void will_change(const RowHeader& header, const float* floats) noexcept {
+  void prepare_change(const RowHeader& header, const float* floats) noexcept {
     if (is_unknown(header.key)) keep(header, floats);
   }
 

@@ -13,7 +13,7 @@ namespace embstore {
 
 class SpareBatches {
  public:
-  explicit SpareBatches(const RowLayout& layout) : layout_(layout) { batches_.reserve(kMost); }
+  explicit SpareBatches(const RowLayout& layout) : layout_(layout) { batches_.reserve(kMax); }
 
   struct GiveBack {
     SpareBatches* spare = nullptr;
@@ -36,14 +36,14 @@ class SpareBatches {
   }
 
  private:
-  static constexpr size_t kMost = 32;
-  static constexpr size_t kMostBytes = size_t{64} << 20;
+  static constexpr size_t kMax = 32;
+  static constexpr size_t kMaxBytes = size_t{64} << 20;
 
   void give_back(std::unique_ptr<BatchInFlight> batch) {
     batch->clear();
     const size_t bytes = batch->memory_bytes();
     MutexLock lock(mutex_);
-    if (batches_.size() == kMost || bytes_ + bytes > kMostBytes) return;
+    if (batches_.size() == kMax || bytes_ + bytes > kMaxBytes) return;
     bytes_ += bytes;
     batches_.push_back(std::move(batch));
   }

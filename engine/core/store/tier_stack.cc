@@ -8,7 +8,7 @@ uint32_t TierStack::durable_tier(size_t n) const {
   return t;
 }
 
-bool TierStack::are_rows_of_host_in_memory() const {
+bool TierStack::host_rows_are_in_memory() const {
   for (size_t t = 0; t < size(); ++t) {
     const bool is_hbm = hbm() != nullptr && t == tier_of_level(0);
     if (memory(t) == nullptr && !is_hbm) return false;

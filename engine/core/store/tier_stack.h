@@ -20,7 +20,7 @@ class TierStack {
   // --- Levels: the tiers as they were asked for.
   size_t levels() const { return size() - stages(); }
   size_t level_of(size_t t) const { return t < stages() ? 0 : t - stages(); }
-  bool are_one_level(size_t t, size_t u) const { return level_of(t) == level_of(u); }
+  bool are_same_level(size_t t, size_t u) const { return level_of(t) == level_of(u); }
   // The tier in a GPU's memory; null if there is none.
   HbmTier* hbm() const { return made_.hbm; }
   // The tier in which the level's rows stay.
@@ -32,9 +32,7 @@ class TierStack {
   PoolTier* pool() const { return made_.pool; }
   // For a pool above another tier: whether less than half is left of the slots that it keeps for rows that change between
   // two checkpoints.
-  bool is_pool_short() const {
-    return pool() != nullptr && pool()->free_slots() < made_.least_free_pool_slots;
-  }
+  bool is_pool_short() const { return pool() != nullptr && pool()->free_slots() < made_.min_free_pool_slots; }
   // The checkpoints of the durable tiers; null if there are none.
   log::Checkpoints* checkpoints() const { return made_.checkpoints.get(); }
   // The number of the nth durable tier.
@@ -46,7 +44,7 @@ class TierStack {
   // The tier, if it is a memory tier; else null.
   MemoryTier* memory(size_t t) const { return made_.tiers[t].memory; }
   // True if all rows but those in a GPU's memory are in memory tiers.
-  bool are_rows_of_host_in_memory() const;
+  bool host_rows_are_in_memory() const;
 
   uint64_t capacity_rows(size_t t) const { return made_.tiers[t].capacity_rows; }
   uint64_t total_capacity_rows() const;  // kUnlimitedRows if any tier is
@@ -70,7 +68,7 @@ class MemoryPhase : public Phase {
  public:
   explicit MemoryPhase(const TierStack& tiers) : Phase(tiers.first().meter()) {
     for (size_t t = 1; t < tiers.size(); ++t) {
-      if (tiers.memory(t) != nullptr) also_at(tiers.tier(t).meter());
+      if (tiers.memory(t) != nullptr) add_meter(tiers.tier(t).meter());
     }
   }
 };

@@ -7,9 +7,9 @@
 
 namespace embstore {
 
-Transaction::Transaction(RowStore& store, size_t most_departures, PoolClaim* places)
+Transaction::Transaction(RowStore& store, size_t max_departures, PoolClaim* places)
     : store_(store), pool_claim_(store.cache(), places) {
-  departures_.reserve(most_departures);
+  departures_.reserve(max_departures);
 }
 
 Transaction::~Transaction() {
@@ -37,7 +37,7 @@ Transaction::~Transaction() {
 }
 
 bool Transaction::try_reserve_rows(uint64_t count, size_t t) {
-  if (const log::Checkpoints* const kept = store_.tiers_.checkpoints()) kept->check_is_taken_up();
+  if (const log::Checkpoints* const kept = store_.tiers_.checkpoints()) kept->check_not_awaiting_restore();
   if (!try_reserve_placed_rows(count)) return false;
   const InclusiveCache* const cache = store_.cache();
   if (cache == nullptr || t >= cache->tier_below() || pool_claim_.try_add(count)) return true;
@@ -55,16 +55,16 @@ bool Transaction::try_reserve_placed_rows(uint64_t count) {
 IndexEntry Transaction::insert(IndexShard& shard, int64_t key, RowRef to, IndexShard::Room& room) {
   --reserved_;
   ++arrivals_[to.tier()];
-  if (InclusiveCache* const cache = store_.cache(); cache != nullptr && cache->came(to))
+  if (InclusiveCache* const cache = store_.cache(); cache != nullptr && cache->note_insert(to))
     pool_claim_.pass_on();
-  if (shard.save != nullptr) shard.save->inserts(key);
+  if (shard.save != nullptr) shard.save->note_insert(key);
   return shard.insert(key, to, room);
 }
 
 void Transaction::move(IndexShard& shard, const IndexEntry& entry, int64_t key, RowRef to) {
   const RowRef from = entry.ref();
   InclusiveCache* const cache = store_.cache();
-  const bool stays_as_copy = cache != nullptr && cache->moved(key, from, to);
+  const bool stays_as_copy = cache != nullptr && cache->note_move(key, from, to);
   shard.set_ref(entry, to);
   ++arrivals_[to.tier()];
   ++moved_;
@@ -77,7 +77,7 @@ void Transaction::move(IndexShard& shard, const IndexEntry& entry, int64_t key, 
 
 void Transaction::remove(IndexShard& shard, const IndexEntry& entry, int64_t key) {
   const RowRef from = entry.ref();
-  if (InclusiveCache* const cache = store_.cache()) cache->will_go(key, from);
+  if (InclusiveCache* const cache = store_.cache()) cache->note_remove(key, from);
   shard.erase(entry);
   ++removed_;
   depart(key, from);

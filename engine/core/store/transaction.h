@@ -18,9 +18,9 @@ namespace embstore {
 
 class Transaction {
  public:
-  // Up to most_departures places that rows leave are erased together at the end; further ones, one at a time. New rows
+  // Up to max_departures places that rows leave are erased together at the end; further ones, one at a time. New rows
   // take their places in a pool from `places`, or from the pool if that is null.
-  Transaction(RowStore& store, size_t most_departures, PoolClaim* places = nullptr);
+  Transaction(RowStore& store, size_t max_departures, PoolClaim* places = nullptr);
   ~Transaction();
   Transaction(const Transaction&) = delete;
   Transaction& operator=(const Transaction&) = delete;

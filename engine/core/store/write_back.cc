@@ -62,10 +62,10 @@ void write_wanted(RowStore& store, std::span<const RowRef> rows) {
       const IndexEntry entry = shard.entry(found.key);
       const RowRef at = found.hit.ref;
       if (!entry || entry.ref() != at || !cache.is_wanted(at)) continue;
-      const bool is_as_read = entry.bucket == found.hit.bucket && batch->holds(first);
+      const bool is_as_read = entry.bucket == found.hit.bucket && batch->is_valid(first);
       // No thread changes a row in place if the host can't address it.
-      if (is_as_read || (!cache.is_addressable(at) && batch->holds_at(first, at, store.tiers()))) {
-        cache.was_written(at, copies[at.tier()]->place(found.row).slot());
+      if (is_as_read || (!cache.is_addressable(at) && batch->is_valid_at(first, at, store.tiers()))) {
+        cache.note_written(at, copies[at.tier()]->place(found.row).slot());
       } else if (cache.is_addressable(at)) {
         // The row, or a neighbour in the index, was being changed while it was copied.
         cache.write_wanted(at, found.key, phase);
@@ -74,7 +74,7 @@ void write_wanted(RowStore& store, std::span<const RowRef> rows) {
     }
     if (written == 0) continue;
     cache.pool().fence();
-    cache.were_fenced(written);
+    cache.note_fenced(written);
   }
 }
 

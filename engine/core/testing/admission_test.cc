@@ -191,8 +191,8 @@ void a_batch_counts_in_any_order(uint64_t seed) {
 
 TEST(admission_does_not_overflow) {
   const auto filter = make_filter(CounterFilterSpec{5});
-  constexpr uint64_t kMost = std::numeric_limits<uint64_t>::max();
-  check(filter->admits_after(kMost, 1) && filter->admits_after(kMost, kMost), "after any count");
+  constexpr uint64_t kMax = std::numeric_limits<uint64_t>::max();
+  check(filter->admits_after(kMax, 1) && filter->admits_after(kMax, kMax), "after any count");
   check(filter->admits_after(0, 5) && filter->admits_after(4, 1), "at the threshold");
   check(!filter->admits_after(0, 4) && !filter->admits_after(3, 1), "below");
 }

@@ -1,5 +1,6 @@
-// Compares the rows that a tier would give up with all of its rows sorted: rows come, go, are accessed, pinned or wanted, and
-// come back to the slot that they left; accesses are counted after their row has left, or where the tier doesn't see them.
+// Compares the rows that a tier would give up with all of its rows sorted: rows come, go, are accessed, pinned or prefetched,
+// and come back to the slot that they left; accesses are counted after their row has left, or where the tier doesn't see
+// them.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -43,10 +44,10 @@ class LaggingTier final : public RankedTier {
 
   SlotRanks& ranks() const override { return tier_.ranks(); }
   uint64_t slot_count() const override { return tier_.slot_count(); }
-  uint64_t most_slots() const override { return tier_.most_slots(); }
-  uint64_t untouched_from() const override { return tier_.untouched_from(); }
+  uint64_t max_slots() const override { return tier_.max_slots(); }
+  uint64_t first_never_taken() const override { return tier_.first_never_taken(); }
   int64_t key(Slot slot) const override { return tier_.key(slot); }
-  bool keys_lie_apart() const override { return tier_.keys_lie_apart(); }
+  bool keys_are_with_ranks() const override { return tier_.keys_are_with_ranks(); }
   bool take_arrivals(std::vector<Slot>& slots) override { return tier_.take_arrivals(slots); }
   bool is_first() const override { return false; }
   bool ranks_lag() const override { return true; }
@@ -77,7 +78,8 @@ class ModelledTier {
         tier_("DRAM", layout_, role(), kSlots, kSlots,
               allocate_heap_memory(MemoryTier::bytes_for(layout_, role(), kSlots))),
         lagging_(tier_),
-        coldest_(kind == Kind::kLagging ? static_cast<RankedTier&>(lagging_) : tier_, strategy, &wanted_) {}
+        coldest_(kind == Kind::kLagging ? static_cast<RankedTier&>(lagging_) : tier_, strategy,
+                 &prefetched_) {}
 
   size_t rows() const { return slots_.size(); }
   uint64_t below(uint64_t end) { return random_() % end; }
@@ -119,16 +121,16 @@ class ModelledTier {
     }
   }
 
-  // A batch wants some keys, with rows or without, and some are let go.
-  void want() {
+  // A batch prefetches some keys, with rows or without, and some are released.
+  void prefetch() {
     std::vector<int64_t> keys(below(40));
     for (int64_t& key : keys) key = static_cast<int64_t>(below(2 * kSlots));
-    wanted_.want(++turn_, keys, [](int64_t) { return WantedRows::Where::kUp; });
-    if (below(2) == 0) let_go(turn_ - below(4));
+    prefetched_.add(++turn_, keys, [](int64_t) { return PrefetchedRows::Where::kUp; });
+    if (below(2) == 0) release(turn_ - below(4));
   }
-  void let_go(uint64_t last_over) {
-    wanted_.let_go(last_over, [this](int64_t key) {
-      if (const auto row = slots_.find(key); row != slots_.end()) coldest_.may_go(row->second);
+  void release(uint64_t last_over) {
+    prefetched_.release(last_over, [this](int64_t key) {
+      if (const auto row = slots_.find(key); row != slots_.end()) coldest_.release(row->second);
     });
   }
 
@@ -146,7 +148,7 @@ class ModelledTier {
   void check_lower_bound() {
     std::optional<Rank> least;
     for (const auto& [key, slot] : slots_) {
-      if (!wanted_.contains(key)) least = std::min(least.value_or(Rank::highest()), rank(slot));
+      if (!prefetched_.contains(key)) least = std::min(least.value_or(Rank::highest()), rank(slot));
     }
     const std::optional<Rank> bound = coldest_.lower_bound();
     check(bound.has_value() == least.has_value(), "there is a bound without rows, or none with some");
@@ -162,7 +164,7 @@ class ModelledTier {
     std::vector<Rank> expected;
     for (const auto& [key, slot] : slots_) {
       all.push_back(rank(slot));
-      if (!wanted_.contains(key)) expected.push_back(all.back());
+      if (!prefetched_.contains(key)) expected.push_back(all.back());
     }
     std::sort(expected.begin(), expected.end());
     check(!given.empty() || expected.empty(), "rows are there and none is given");
@@ -173,18 +175,18 @@ class ModelledTier {
       check(once.insert(slot).second, "a row is given twice");
       const auto row = slots_.find(tier_.key(slot));
       check(row != slots_.end() && row->second == slot, "a row is given that isn't there");
-      check(!wanted_.contains(row->first), "a row is given that is wanted");
+      check(!prefetched_.contains(row->first), "a row is given that is prefetched");
       check(rank == expected[i],
             [&] { return "row " + std::to_string(i) + " isn't the coldest of the rest"; });
     }
     if (below(8) == 0 && !all.empty()) {
-      check(coldest_.least_rank() == *std::min_element(all.begin(), all.end()),
+      check(coldest_.min_rank() == *std::min_element(all.begin(), all.end()),
             "the coldest row ranks otherwise");
     }
     for (const auto& [rank, slot] : given) {
       if (is_pinned(slot) || below(8) == 0) continue;
       remove({tier_.key(slot), slot});
-      if (below(2) == 0) coldest_.left(slot);
+      if (below(2) == 0) coldest_.note_left(slot);
     }
   }
 
@@ -205,7 +207,7 @@ class ModelledTier {
   const CacheStrategy strategy_;
   MemoryTier tier_;
   LaggingTier lagging_;
-  WantedRows wanted_{kSlots / 2};
+  PrefetchedRows prefetched_{kSlots / 2};
   uint64_t turn_ = 0;
   ColdestRows coldest_;
   std::map<int64_t, Slot> slots_;
@@ -267,27 +269,27 @@ TEST(memory_that_runs_out_hides_no_row) {
   check_next();
 }
 
-// The coldest rows of this tier are wanted: so many that a scan finds no others unless it looks for them.
-TEST(wanted_rows_hide_none_that_may_leave) {
+// The coldest rows of this tier are prefetched: so many that a scan finds no others unless it looks for them.
+TEST(prefetched_rows_hide_none_that_may_leave) {
   constexpr uint64_t kRows = 20'000;  // more than are sorted to find the coldest
-  constexpr uint64_t kWanted = 19'000;
+  constexpr uint64_t kPrefetched = 19'000;
   FullTier full(MemoryRole::kMiddle, kRows);
-  WantedRows wanted(kWanted);
-  ColdestRows coldest(full.tier, CacheStrategy::kLru, &wanted);
-  wanted.want(1, keys_from(0, kRows), [](int64_t) { return WantedRows::Where::kUp; });
-  for (uint64_t left = kRows - kWanted; left != 0;) {
+  PrefetchedRows prefetched(kPrefetched);
+  ColdestRows coldest(full.tier, CacheStrategy::kLru, &prefetched);
+  prefetched.add(1, keys_from(0, kRows), [](int64_t) { return PrefetchedRows::Where::kUp; });
+  for (uint64_t left = kRows - kPrefetched; left != 0;) {
     const std::vector<ColdestRows::Candidate> given = coldest.next(64);
     check(!given.empty(), "no row is given that may leave");
     for (const auto& [rank, slot] : given) {
       const Place place{full.tier.key(slot), slot};
       check(place.key == static_cast<int64_t>(kRows - left), "a row isn't the coldest of the rest");
       full.tier.erase({&place, 1});
-      coldest.left(slot);
+      coldest.note_left(slot);
       --left;
     }
   }
-  check(coldest.next(64).empty(), "a row is given that is wanted");
-  wanted.let_go(1, [&](int64_t key) { coldest.may_go(full.slots[static_cast<size_t>(key)]); });
+  check(coldest.next(64).empty(), "a row is given that is prefetched");
+  prefetched.release(1, [&](int64_t key) { coldest.release(full.slots[static_cast<size_t>(key)]); });
   check(coldest.next(64).front().slot == full.slots[0], "a row that may go again isn't given");
 }
 
@@ -304,7 +306,7 @@ void the_coldest_rows_are_given_once_each(Kind kind, CacheStrategy strategy, uin
       case 6: tier.remove_any(); break;
       case 7: tier.pin_or_unpin(); break;
       case 8: tier.access_too_late(); break;
-      case 9: tier.want(); break;
+      case 9: tier.prefetch(); break;
       case 10: tier.check_lower_bound(); break;
       case 11:
         // More arrivals than a tier notes.

@@ -23,7 +23,7 @@ namespace {
 
 constexpr size_t kDim = 3;
 constexpr size_t kIds = 20'000;
-constexpr size_t kLeastIds = 1024;  // so that several threads get pieces
+constexpr size_t kMinIds = 1024;  // so that several threads get pieces
 
 // Some ids occur several times, and one very often.
 std::vector<int64_t> some_ids() {
@@ -53,7 +53,7 @@ void check_row(const std::vector<float>& rows, size_t i, int64_t key) {
 // Reads each piece of the batch, and in it each key once.
 template <class Read>
 void read_together(const IdsOfBatch& batch, float* out, const Read& read) {
-  read_in_pieces(batch.ids.size(), kLeastIds, [&](size_t first, size_t count) {
+  read_in_pieces(batch.ids.size(), kMinIds, [&](size_t first, size_t count) {
     read_each_key_once(batch.part(first, count), kDim, out + first * kDim, read);
   });
 }

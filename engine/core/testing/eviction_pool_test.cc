@@ -69,10 +69,10 @@ TEST(a_thread_that_cant_be_started_is_an_error_and_is_tried_again) {
   check(getrlimit(RLIMIT_AS, &usual) == 0, "the limit of the address space can't be had");
   const rlimit no_further_stack{address_space_bytes() + (1 << 20), usual.rlim_max};
   check(setrlimit(RLIMIT_AS, &no_further_stack) == 0, "the address space can't be limited");
-  std::string told;
-  for (int time = 0; time < 2; ++time) told = error_of(ErrorKind::kStorage, pool_of_one_thread);
+  std::string message;
+  for (int time = 0; time < 2; ++time) message = error_of(ErrorKind::kStorage, pool_of_one_thread);
   check(setrlimit(RLIMIT_AS, &usual) == 0, "the limit can't be taken back");
-  check(told.starts_with("an eviction thread can't be started: "), told);
+  check(message.starts_with("an eviction thread can't be started: "), message);
   Brief brief;
   pool_of_one_thread().schedule(brief);
   wait_until([&] { return brief.turns == 1; }, "a job has no turn after threads couldn't be started");

@@ -21,8 +21,8 @@ class FailingCalls : public files::FileCalls {
   explicit FailingCalls(const Failure& failure) : failure_(failure) {}
 
   int64_t calls() const { return calls_; }
-  bool struck() const { return calls_ > failure_.call; }
-  bool fails_still() const { return struck() && failure_.lasts && !repaired_; }
+  bool has_failed() const { return calls_ > failure_.call; }
+  bool still_fails() const { return has_failed() && failure_.lasts && !repaired_; }
   void repair() { repaired_ = true; }
 
   int open(const char* path, int flags, mode_t mode) override {

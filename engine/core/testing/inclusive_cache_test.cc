@@ -35,10 +35,10 @@ class Tiers {
     const std::vector<float> row(layout_.row_floats(), 1.0f);
     for (const Slot slot : slots) {
       first_.put(slot, {.key = slot, .frequency = 1, .version = 0, .served = 0, .stamp = 1}, row.data());
-      copies_.came(RowRef(0, slot));
+      copies_.note_insert(RowRef(0, slot));
     }
     pool_.begin();
-    copies_.want_changed(1);
+    copies_.mark_changed_as_wanted(1);
     medium_.take_notes();
   }
   InclusiveCache& copies() { return copies_; }
@@ -77,7 +77,7 @@ TEST(rows_that_updates_write_first) {
   for (Slot first = 0; first < kRows; first += 10) {
     InclusiveCache::Changes changes(tiers.copies());
     for (Slot slot = first; slot < first + 10; ++slot) {
-      check(changes.will_change(RowRef(0, slot), slot), "a row that changes needs no claim");
+      check(changes.prepare_change(RowRef(0, slot), slot), "a row that changes needs no claim");
       check(!tiers.has_all(), "a checkpoint has all of its rows before the last one is drained");
     }
   }
@@ -88,7 +88,7 @@ TEST(rows_that_go_for_good) {
   Tiers tiers;
   for (Slot slot = 0; slot < kRows; ++slot) {
     check(!tiers.has_all(), "a checkpoint has rows that nobody wrote");
-    tiers.copies().will_go(slot, RowRef(0, slot));
+    tiers.copies().note_remove(slot, RowRef(0, slot));
   }
   check_that_all_is_durable(tiers);
 }
@@ -101,7 +101,7 @@ TEST(rows_that_are_written_where_they_are) {
     check(!tiers.has_all(), "a checkpoint has a row that isn't drained");
   }
   tiers.pool().fence();
-  tiers.copies().were_fenced(kRows);
+  tiers.copies().note_fenced(kRows);
   check_that_all_is_durable(tiers);
 }
 
@@ -111,7 +111,7 @@ class WithHbm {
   WithHbm() { pool_.tier->try_claim(1); }
 
   // Tells only the cache of the move.
-  bool moves(RowRef from, RowRef to) { return cache.moved(kKey, from, to); }
+  bool moves(RowRef from, RowRef to) { return cache.note_move(kKey, from, to); }
   uint64_t free_slots() const { return pool_.tier->free_slots(); }
   uint64_t live() const { return pool_.tier->stats().rows; }
   // Puts a changed row into the stage and another into HBM; a checkpoint wants both.
@@ -127,10 +127,10 @@ class WithHbm {
     rows.header(0) = {.key = 2, .frequency = 1, .version = 0, .served = 0, .stamp = 1};
     Slot in_hbm = 0;
     hbm_.write(rows, {&in_hbm, 1});
-    cache.came(RowRef(0, in_stage));
-    cache.came(RowRef(1, in_hbm));
+    cache.note_insert(RowRef(0, in_stage));
+    cache.note_insert(RowRef(1, in_hbm));
     pool_.begin();
-    cache.want_changed(1);
+    cache.mark_changed_as_wanted(1);
     return RowRef(1, in_hbm);
   }
   // Writes the row to the pool, as a demotion does.
@@ -174,7 +174,7 @@ TEST(copies_stay_while_rows_move_above) {
   WithHbm tiers;
   using T = WithHbm;
   const uint64_t free = tiers.free_slots();
-  check(tiers.cache.came(T::kStage), "a new row needs no claim");
+  check(tiers.cache.note_insert(T::kStage), "a new row needs no claim");
   for (const auto& [from, to] : {std::pair{T::kStage, T::kHbm}, {T::kHbm, T::kDram}}) {
     check(!tiers.moves(from, to), "a place above the pool is a copy");
     check(!tiers.cache.update_needs_claim(to) && !tiers.cache.copy(to), "the row has lost its claim");
@@ -197,7 +197,7 @@ TEST(copies_stay_while_rows_move_above) {
   check(claim.try_add(1), "there is no place");
   {
     InclusiveCache::Changes changes(tiers.cache);
-    check(changes.will_change(T::kHbm, T::kKey), "a row that changes on the device needs no claim");
+    check(changes.prepare_change(T::kHbm, T::kKey), "a row that changes on the device needs no claim");
     claim.pass_on();
   }
   check(tiers.live() == 0 && tiers.free_slots() == free, "the copy hasn't gone");
@@ -212,10 +212,10 @@ TEST(wanted_rows_are_written_before_they_go_down_to_hbm) {
   const std::vector<RowRef> wanted = cache.wanted();
   check(wanted.size() == 2 && wanted.front() == in_hbm && cache.wanted_count() == 2, "others are wanted");
   check(cache.wanted_on_device() == 1, "another number is wanted on the device");
-  check(!cache.moved(1, wanted.back(), WithHbm::kHbm) && cache.wanted_count() == 1, "it wasn't written");
+  check(!cache.note_move(1, wanted.back(), WithHbm::kHbm) && cache.wanted_count() == 1, "it wasn't written");
   check(cache.copy(WithHbm::kHbm) && !cache.is_wanted(WithHbm::kHbm), "it has no copy");
   check(cache.wanted_on_device() == 1, "it's wanted on the device");
-  check(!cache.moved(2, in_hbm, WithHbm::kStage) && cache.is_wanted(WithHbm::kStage),
+  check(!cache.note_move(2, in_hbm, WithHbm::kStage) && cache.is_wanted(WithHbm::kStage),
         "it isn't wanted any more");
   check(cache.wanted_count() == 1 && cache.wanted_on_device() == 0, "it's wanted on the device still");
 }

@@ -129,7 +129,7 @@ class ModelledShard {
     for (size_t i = 0; i < keys_.size(); ++i) {
       const auto known = refs_.find(keys_[i]);
       const RowRef now = known == refs_.end() ? RowRef() : known->second;
-      check(hits[i].ref == now || !hits[i].holds(), "a reader accepts what is no longer so");
+      check(hits[i].ref == now || !hits[i].is_valid(), "a reader accepts what is no longer so");
     }
   }
 
@@ -145,7 +145,7 @@ class ModelledShard {
       const IndexEntry entry = shard_.entry(key);
       check((entry ? entry.ref() : RowRef()) == expected, "a writer found something else");
       const IndexHit hit = reader.find(key);
-      check(hit.ref == expected && hit.holds(), "a reader found something else");
+      check(hit.ref == expected && hit.is_valid(), "a reader found something else");
     }
     check(shard_.entries() == refs_.size(), "the entries are counted wrongly");
     uint64_t visited = 0;
@@ -633,7 +633,7 @@ void readers_find_what_stays(int rounds) {
           const auto which = static_cast<int64_t>(random() % kStaying);
           const IndexHit hit = reader.find(key_at(which));
           check(static_cast<bool>(hit.ref), "a key that stays isn't found");
-          if (!hit.holds()) continue;
+          if (!hit.is_valid()) continue;
           check(hit.ref == RowRef(0, static_cast<Slot>(which)), "a reader accepted another key's row");
           ++held;
         }
@@ -766,7 +766,7 @@ void readers_learn_of_a_key_that_comes(bool is_stashed, int rounds) {
           for (int spin = 0; spin < 100 && came.load() == before; ++spin) {
           }
           if (came.load() <= before) continue;
-          check(!hit.holds(), "a reader holds on to a key's absence although it came");
+          check(!hit.is_valid(), "a reader holds on to a key's absence although it came");
           ++learnt;
         }
       }
@@ -801,8 +801,8 @@ TEST(the_index_is_right_in_one_thread) {
 }
 
 TEST(readers_without_locks_find_what_is_there) {
-  readers_find_what_stays(static_cast<int>(scenes(40)));
-  const int rounds = static_cast<int>(scenes(120'000));
+  readers_find_what_stays(static_cast<int>(scaled_count(40)));
+  const int rounds = static_cast<int>(scaled_count(120'000));
   readers_find_a_key_that_moves_towards_them(&BucketArray::compact, 1, rounds);
   readers_find_a_key_that_moves_towards_them(&BucketArray::wide, int64_t{1} << 35, rounds);
   for (const bool is_stashed : {false, true}) readers_learn_of_a_key_that_comes(is_stashed, 10 * rounds);

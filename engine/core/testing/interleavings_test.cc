@@ -68,7 +68,7 @@ struct Seen {
   uint64_t checkpoints_of_partitions = 0;
   uint64_t steps_of_variables = 0;
   // The engine's sites, without those of the explorer itself and of the emulated device.
-  std::map<Site, std::string> sites;
+  std::map<SyncSite, std::string> sites;
 };
 
 Seen explore_and_look() {
@@ -103,23 +103,23 @@ const Seen& schedules() {
 uint64_t schedules_for_nothing = 60;
 
 struct Ended {
-  bool is_well;         // it ended by itself, and nothing had failed
-  std::string written;  // what it wrote to stdout
-  std::string told;     // what it wrote to stderr
+  bool is_well;              // it ended by itself, and nothing had failed
+  std::string written;       // what it wrote to stdout
+  std::string error_output;  // what it wrote to stderr
 };
 
 // Runs this program again with other arguments, in a process of its own, since it may fail, crash, or not end.
 Ended run_again(const std::vector<std::string>& arguments) {
   const TemporaryDirectory directory;
   const std::string written = directory / "stdout";
-  const std::string told = directory / "stderr";
+  const std::string error_output = directory / "stderr";
   std::vector<const char*> pointers = {"interleavings_test"};
   for (const std::string& argument : arguments) pointers.push_back(argument.c_str());
   pointers.push_back(nullptr);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, written.c_str(), O_WRONLY | O_CREAT, 0600);
-  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, told.c_str(), O_WRONLY | O_CREAT, 0600);
+  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, error_output.c_str(), O_WRONLY | O_CREAT, 0600);
   pid_t child = 0;
   const int error =
       posix_spawn(&child, "/proc/self/exe", &actions, nullptr, const_cast<char**>(pointers.data()), environ);
@@ -127,11 +127,11 @@ Ended run_again(const std::vector<std::string>& arguments) {
   check(error == 0, "no process can be started");
   int status = 0;
   waitpid(child, &status, 0);
-  return {WIFEXITED(status) && WEXITSTATUS(status) == 0, bytes_of(written), bytes_of(told)};
+  return {WIFEXITED(status) && WEXITSTATUS(status) == 0, bytes_of(written), bytes_of(error_output)};
 }
 
 // Returns the schedule that noticed that a synchronisation was left out.
-std::optional<uint64_t> noticed_at(const Site& site, uint64_t schedules) {
+std::optional<uint64_t> noticed_at(const SyncSite& site, uint64_t schedules) {
   const Ended ended = run_again({"--without", std::to_string(static_cast<int>(site.what)),
                                  std::to_string(site.place), std::to_string(schedules)});
   if (ended.is_well) return std::nullopt;
@@ -143,32 +143,32 @@ std::optional<uint64_t> noticed_at(const Site& site, uint64_t schedules) {
 
 // Without a synchronisation a count may be garbage, and soon fill the computer's memory.
 void limit_memory() {
-  constexpr uint64_t kMostBytesMore = uint64_t{2} << 30;  // a schedule takes megabytes
+  constexpr uint64_t kMaxBytesMore = uint64_t{2} << 30;  // a schedule takes megabytes
   uint64_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;
-  const rlim_t bytes = pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) + kMostBytesMore;
+  const rlim_t bytes = pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) + kMaxBytesMore;
   const rlimit limit{bytes, bytes};
   check(pages != 0 && setrlimit(RLIMIT_AS, &limit) == 0, "memory can't be limited");
 }
 
 // The work of the process that noticed_at() starts.
-[[noreturn]] void explore_without(const Site& site, uint64_t schedules) {
-  constexpr unsigned kMostSeconds = 20;  // a schedule takes milliseconds
+[[noreturn]] void explore_without(const SyncSite& site, uint64_t schedules) {
+  constexpr unsigned kMaxSeconds = 20;  // a schedule takes milliseconds
   warm_up();
   limit_memory();
   left_out().site = site;
   for (uint64_t seed = 0; seed < schedules; ++seed) {
     static_cast<void>(write(STDOUT_FILENO, &seed, sizeof(seed)));
-    alarm(kMostSeconds);
+    alarm(kMaxSeconds);
     explore(seed);
   }
   _exit(0);
 }
 
-void print_what_is_noticed(uint64_t most_schedules, std::string_view part) {
+void print_what_is_noticed(uint64_t max_schedules, std::string_view part) {
   for (const auto& [site, name] : schedules().sites) {
     if (name.find(part) == std::string::npos) continue;
-    const std::optional<uint64_t> seed = noticed_at(site, most_schedules);
+    const std::optional<uint64_t> seed = noticed_at(site, max_schedules);
     std::printf("%s: %s\n", name.c_str(),
                 seed ? ("noticed at " + std::to_string(*seed)).c_str() : "NOT NOTICED");
     std::fflush(stdout);
@@ -181,7 +181,7 @@ TEST(every_schedule_gives_what_some_serial_order_gives) { schedules(); }
 
 TEST(a_seed_gives_the_same_schedule_again_in_another_process_too) {
   warm_up();
-  for (uint64_t seed = 0; seed < scenes(20); ++seed) {
+  for (uint64_t seed = 0; seed < scaled_count(20); ++seed) {
     tested_case() = "seed " + std::to_string(seed);
     const std::string once = described(seed, explore(seed));
     check(described(seed, explore(seed)) == once, "another schedule");
@@ -250,7 +250,7 @@ TEST(a_lock_of_the_tier_or_of_its_steps_that_is_left_out_is_noticed) {
        {"embstore::HbmTier::write", "embstore::HbmTier::read_rows", "embstore::DeviceSteps::HostUse::HostUse",
         "embstore::DeviceSteps::Turns::Turns"}) {
     tested_case() = function;
-    std::map<Site, std::string> taken = schedules().sites;
+    std::map<SyncSite, std::string> taken = schedules().sites;
     std::erase_if(taken, [wanted = std::string("a lock in ") + function](const auto& site) {
       return !site.second.starts_with(wanted);
     });
@@ -295,7 +295,8 @@ TEST(a_deadlock_is_reported_with_what_each_thread_waits_for) {
   check(!ended.is_well, "there was none");
   for (const char* part : {"a deadlock", "thread 0 (two locks) waits for a lock, which thread 1 has",
                            "thread 1 (two locks) waits for a lock, which thread 0 has"}) {
-    check(ended.told.find(part) != std::string::npos, std::string(part) + " isn't in: " + ended.told);
+    check(ended.error_output.find(part) != std::string::npos,
+          std::string(part) + " isn't in: " + ended.error_output);
   }
 }
 
@@ -374,7 +375,7 @@ TEST(what_no_order_explains_is_a_contradiction) {
   const Operation drop{.rows = {{1, {1}}}, .kind = Kind::kDrop, .name = "drop"};
   check(is_explained({apply, drop, read(0)}, /*beside=*/false), "a row that was removed");
   check(!is_explained({drop, apply, read(1)}, /*beside=*/false), "a row was removed that there was not");
-  const Operation save{.rows = {{2, {1, 5}}}, .kind = Kind::kSave, .name = "save", .least_version = 5};
+  const Operation save{.rows = {{2, {1, 5}}}, .kind = Kind::kSave, .name = "save", .min_version = 5};
   check(!is_explained({apply, save}, /*beside=*/false), "a row was evicted that is young enough");
 }
 

@@ -61,7 +61,7 @@ struct Scene {
   // Reads rows as training does, without changing them.
   std::vector<float> read(const std::vector<int64_t>& keys) const {
     std::vector<float> rows(keys.size() * kDim);
-    table->lookup(keys, rows.data(), LookUpFor::kTraining);
+    table->lookup(keys, rows.data(), LookUpPurpose::kTraining);
     return rows;
   }
   void check_rows(const std::vector<int64_t>& keys, float more = 0.0f) const {
@@ -87,7 +87,7 @@ TEST(rows_of_lower_tiers_are_whole_and_those_of_the_gpu_say_why_they_are_not) {
   std::vector<int64_t> keys = {scene.in_hbm[0], scene.below[0]};
   std::vector<float> rows(2 * kDim);
   check_throws(ErrorKind::kDamagedRows, "the row of key " + std::to_string(keys[0]),
-               [&] { scene.table->lookup(keys, rows.data(), LookUpFor::kTraining); });
+               [&] { scene.table->lookup(keys, rows.data(), LookUpPurpose::kTraining); });
   check(rows[kDim] == static_cast<float>(keys[1]), "a whole row wasn't read");
   check(scene.table->find_damaged() == scene.in_hbm, "other rows are damaged");
 }
@@ -171,7 +171,7 @@ TEST(the_last_checkpoint_comes_back) {
   Table table(Scene::spec_without_gpu(path));
   table.take_over_kept_rows(&id, log::draw_uuid());
   std::vector<float> rows(kKeys * kDim);
-  table.lookup(Scene::all_keys(), rows.data(), LookUpFor::kTraining);
+  table.lookup(Scene::all_keys(), rows.data(), LookUpPurpose::kTraining);
   for (size_t i = 0; i < rows.size(); ++i) {
     check(rows[i] == static_cast<float>(i / kDim), "a row isn't what the checkpoint had");
   }

@@ -31,11 +31,11 @@ TEST(a_thread_is_at_a_medium_once) {
   check(medium == SharedMedium::named("one for two") && medium != SharedMedium::named("another"), "names");
   TierMeter first;
   TierMeter second;
-  first.lies_on(medium);
-  second.lies_on(medium);
+  first.set_medium(medium);
+  second.set_medium(medium);
   {
     Phase around(first);
-    around.also_at(second);
+    around.add_meter(second);
     Phase within(second);
     check(medium->threads() == 1, "a thread was counted twice");
     within.count(Access::kLoad, 1, 64);

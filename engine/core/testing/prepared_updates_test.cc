@@ -61,7 +61,7 @@ class PreparedUpdate {
   const std::vector<int64_t> ids_;
   const std::vector<float> gradients_;
   std::unique_ptr<GradientBatch> batch_;
-  TakenReads reads_;
+  UpdateReads reads_;
   TableParts& table_;
   std::unique_ptr<GatheredUpdate> update_;
 };
@@ -87,7 +87,7 @@ TEST(readers_see_an_update_although_another_was_taken_back) {
       const IndexHit hit = IndexReader(table.store->index()).find(key);
       check(static_cast<bool>(hit.ref), "a row is missing");
       updates[static_cast<size_t>(key)]->commit();
-      check(!hit.holds(), "a row changed and its readers aren't told");
+      check(!hit.is_valid(), "a row changed and its readers aren't told");
     }
   }
   table.mover->stop();
@@ -97,7 +97,7 @@ TEST(readers_see_an_update_although_another_was_taken_back) {
 uint64_t filled_slots(const Table& table) {
   const MemoryTier& first = table.parts().store->tiers().first();
   uint64_t filled = 0;
-  for (Slot slot = 0; slot < first.untouched_from(); ++slot) filled += first.ranks().is_filled(slot);
+  for (Slot slot = 0; slot < first.first_never_taken(); ++slot) filled += first.ranks().is_filled(slot);
   return filled;
 }
 
@@ -116,7 +116,7 @@ TEST(an_update_that_memory_runs_out_for_leaves_all_rows_as_they_were) {
   const std::vector<int64_t> ids = keys_from(100, 1000);
   const auto check_rows = [&](float of_known) {
     std::vector<float> rows(ids.size() * kDim);
-    table.lookup(ids, rows.data(), LookUpFor::kTraining);  // so that the update finds the rows read
+    table.lookup(ids, rows.data(), LookUpPurpose::kTraining);  // so that the update finds the rows read
     for (size_t i = 0; i < rows.size(); ++i) {
       check(rows[i] == of_known - (ids[i / kDim] < kKnown ? 0.0f : 1.0f), "a row is another");
     }
@@ -132,14 +132,14 @@ TEST(an_update_that_memory_runs_out_for_leaves_all_rows_as_they_were) {
 }
 
 TEST(an_update_that_is_taken_back_frees_its_slots_although_look_ups_count_its_rows) {
-  constexpr auto kUpdates = static_cast<int>(scenes(2000));
+  constexpr auto kUpdates = static_cast<int>(scaled_count(2000));
   Table table(two_tiers());
   std::vector<int64_t> ids = keys_from(0, 1000);
   const std::vector<float> gradients(ids.size() * kDim, 1.0f);
   std::atomic<bool> done{false};
   std::thread server([&] {
     std::vector<float> rows(gradients.size());
-    while (!done.load()) table.lookup(ids, rows.data(), LookUpFor::kServing);
+    while (!done.load()) table.lookup(ids, rows.data(), LookUpPurpose::kServing);
   });
   for (int i = 0; i < kUpdates; ++i) table.prepare_apply(ids, gradients.data());
   done.store(true);
@@ -234,7 +234,7 @@ class RestingRows {
   }
   void serve(int64_t key, int times) {
     std::vector<float> row(kDim);
-    for (int i = 0; i < times; ++i) table_.lookup({&key, 1}, row.data(), LookUpFor::kServing);
+    for (int i = 0; i < times; ++i) table_.lookup({&key, 1}, row.data(), LookUpPurpose::kServing);
   }
   void check_tier(int64_t key, int32_t wanted, const char* what) {
     table_.parts().mover->settle();

@@ -135,7 +135,7 @@ class Scene {
   void run() {
     constexpr int kBatches = kUnderThreadSanitizer ? 8 : 20;  // fewer rows under the sanitizer
     for (int batch = 0; batch < kBatches; ++batch) apply(1500);
-    const uint64_t steps = scenes(14);
+    const uint64_t steps = scaled_count(14);
     for (uint64_t step = 0; step < steps; ++step) {
       for (uint64_t call = below(4); call != 0; --call) work();
       if (below(4) == 0) table_.drop(some_keys(40));
@@ -168,7 +168,7 @@ class Scene {
       case 0:
       case 1: return apply(1 + below(400));
       case 2: return apply(400);
-      case 3: return table_.lookup(some_keys(500), rows.data(), LookUpFor::kServing);
+      case 3: return table_.lookup(some_keys(500), rows.data(), LookUpPurpose::kServing);
       case 4: return table_.drain();  // served accesses are counted, and rows move
       default: {
         const std::vector<int64_t> ids = some_keys(100);

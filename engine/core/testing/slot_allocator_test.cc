@@ -16,11 +16,11 @@ namespace embstore {
 namespace {
 
 constexpr uint64_t kFirstSlots = 40;
-constexpr uint64_t kMostSlots = 200;
+constexpr uint64_t kMaxSlots = 200;
 
 class ModelledSlots {
  public:
-  explicit ModelledSlots(uint64_t seed) : random_(seed), slots_(kFirstSlots, kMostSlots, kMostSlots) {}
+  explicit ModelledSlots(uint64_t seed) : random_(seed), slots_(kFirstSlots, kMaxSlots, kMaxSlots) {}
 
   void step() {
     switch (random_() % 5) {
@@ -72,19 +72,19 @@ class ModelledSlots {
   }
   void add() {
     const uint64_t count = 1 + below(30);
-    if (count_ + count > kMostSlots) return;
+    if (count_ + count > kMaxSlots) return;
     slots_.add_slots(count);
     count_ += count;
   }
   void remove_added() {
     const bool are_needed =
         claimed_ + taken_.size() > kFirstSlots || (!taken_.empty() && *taken_.rbegin() >= kFirstSlots);
-    bool told = false;
+    bool was_called = false;
     slots_.remove_added([&](uint64_t begin, uint64_t end) {
-      told = true;
+      was_called = true;
       check(begin == kFirstSlots && begin < end && end <= count_, "other slots than those added are removed");
     });
-    check(!told || !are_needed, "slots that are needed were removed");
+    check(!was_called || !are_needed, "slots that are needed were removed");
     if (!are_needed) count_ = kFirstSlots;
   }
 
@@ -110,7 +110,7 @@ void begin_with_taken_slots(uint64_t seed) {
     }
   }
   SlotAllocator slots(count, count, 0);
-  slots.begin_with(taken);
+  slots.take_existing(taken);
   check(slots.free_slots() == expected.size() && slots.taken_slots() == count - expected.size(),
         "another number of slots is taken");
   std::vector<Slot> others(expected.size());

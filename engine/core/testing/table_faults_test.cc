@@ -44,7 +44,7 @@ class Scenario {
   void run() {
     open();
     for (int step = 0; step < kSteps; ++step) {
-      if (calls_.fails_still() && below(6) == 0) calls_.repair();
+      if (calls_.still_fails() && below(6) == 0) calls_.repair();
       take_step();
       compare();
     }
@@ -52,7 +52,7 @@ class Scenario {
     settle();
     compare_all();
     // The failing call may be a read of find_damaged(): then it is repeated.
-    check(table_->find_damaged().empty() || (calls_.struck() && table_->find_damaged().empty()),
+    check(table_->find_damaged().empty() || (calls_.has_failed() && table_->find_damaged().empty()),
           "rows are damaged although the medium gives them back");
     reopen();
     compare_all();
@@ -93,12 +93,12 @@ class Scenario {
         call();
         return true;
       } catch (const Error& error) {
-        const std::string told = std::string(what) + ": " + error.what();
-        check(calls_.struck(), "an error without a fault: " + told);
-        check(error.kind() == ErrorKind::kStorage || error.kind() == ErrorKind::kDamagedRows, told);
-        if (calls_.fails_still()) return false;
+        const std::string message = std::string(what) + ": " + error.what();
+        check(calls_.has_failed(), "an error without a fault: " + message);
+        check(error.kind() == ErrorKind::kStorage || error.kind() == ErrorKind::kDamagedRows, message);
+        if (calls_.still_fails()) return false;
         // One error for the fault, and one for what the eviction thread met, which is reported later.
-        check(tries < 2, "an error again, although nothing fails any more: " + told);
+        check(tries < 2, "an error again, although nothing fails any more: " + message);
         compare();
       }
     }
@@ -144,12 +144,12 @@ class Scenario {
       case 5:
       case 6: apply(2 * kFirstTierRows); break;
       case 7:
-      case 8: look_up(1 + below(50), LookUpFor::kServing); break;
-      case 9: look_up(400, static_cast<LookUpFor>(below(3))); break;
+      case 8: look_up(1 + below(50), LookUpPurpose::kServing); break;
+      case 9: look_up(400, static_cast<LookUpPurpose>(below(3))); break;
       case 10: look_up_and_apply(); break;
       case 11: settle(); break;
       case 12: save({}, below(2) == 0); break;
-      case 13: save({.least_version = applies_ - 6, .least_half_square = std::nullopt}, below(2) == 0); break;
+      case 13: save({.min_version = applies_ - 6, .min_half_square = std::nullopt}, below(2) == 0); break;
       case 14: drop(); break;
       default: reopen();
     }
@@ -180,8 +180,8 @@ class Scenario {
     ++applies_;
   }
 
-  void look_up(uint64_t count, LookUpFor purpose) { look_up(some_keys(count), purpose); }
-  void look_up(const std::vector<int64_t>& ids, LookUpFor purpose) {
+  void look_up(uint64_t count, LookUpPurpose purpose) { look_up(some_keys(count), purpose); }
+  void look_up(const std::vector<int64_t>& ids, LookUpPurpose purpose) {
     std::vector<float> rows(ids.size() * kDim);
     attempt("lookup", [&] {
       std::vector<int64_t> damaged;
@@ -208,7 +208,7 @@ class Scenario {
   // The update uses what the look-up read.
   void look_up_and_apply() {
     const std::vector<int64_t> ids = some_keys(200);
-    look_up(ids, LookUpFor::kTraining);
+    look_up(ids, LookUpPurpose::kTraining);
     apply(ids);
   }
 
@@ -226,7 +226,7 @@ class Scenario {
   // A save that fails removes no rows but those that it was to drop.
   void save(const EvictionRule& eviction, bool incremental) {
     const auto goes = [&](const auto& row) {
-      return eviction.least_version && row.second.version < *eviction.least_version;
+      return eviction.min_version && row.second.version < *eviction.min_version;
     };
     attempt("save", [&] {
       const std::string path = directory_ / ("save-" + std::to_string(saves_++));
@@ -259,12 +259,12 @@ class Scenario {
       check(error.kind() == ErrorKind::kClosed, error.what());
       return;  // a close() that must be repeated
     }
-    const bool fails_before = calls_.struck();
+    const bool fails_before = calls_.has_failed();
     const ExportedRows rows = table_->export_rows(OnDamage::kSkip);
     compare(rows);
     if (rows.keys.size() == model_.size()) return;
-    check(calls_.struck(), "rows can't be read, and nothing failed");
-    if (!calls_.fails_still() && fails_before) compare_all();
+    check(calls_.has_failed(), "rows can't be read, and nothing failed");
+    if (!calls_.still_fails() && fails_before) compare_all();
   }
   void compare(const ExportedRows& rows) const {
     for (size_t i = 0; i < rows.keys.size(); ++i) {
@@ -287,7 +287,7 @@ class Scenario {
     attempt("export", [&] { rows = table_->export_rows(); });
     check(rows.keys.size() == model_.size(), "rows are missing");
     compare(rows);
-    if (calls_.fails_still()) return;
+    if (calls_.still_fails()) return;
     settle();
     uint64_t in_tiers = 0;
     for (const TableStats::Level& level : table_->stats().tiers) {

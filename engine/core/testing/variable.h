@@ -35,7 +35,7 @@ class Variable {
   std::span<Table* const> all() const { return pointers_; }
   TableParts& parts() const { return partition(0).parts(); }
 
-  void lookup(std::span<const int64_t> ids, float* out, LookUpFor purpose) const {
+  void lookup(std::span<const int64_t> ids, float* out, LookUpPurpose purpose) const {
     split(ids, [&](Table& table, std::span<const int64_t> own, std::span<const int64_t> at) {
       std::vector<float> rows(own.size() * dim());
       table.lookup(own, rows.data(), purpose);
@@ -68,12 +68,12 @@ class Variable {
     }
     prepared->gradients_.reserve(partitions());
     split(ids, [&](Table& table, std::span<const int64_t> own, std::span<const int64_t> at) {
-      std::vector<float>& of = prepared->gradients_.emplace_back();
+      std::vector<float>& table_gradients = prepared->gradients_.emplace_back();
       for (const int64_t position : at) {
         const float* const row = gradients + static_cast<size_t>(position) * dim();
-        of.insert(of.end(), row, row + dim());
+        table_gradients.insert(table_gradients.end(), row, row + dim());
       }
-      prepared->prepared_.push_back(table.prepare_apply(own, of.data()));
+      prepared->prepared_.push_back(table.prepare_apply(own, table_gradients.data()));
     });
     return prepared;
   }
@@ -87,7 +87,7 @@ class Variable {
     for (Table* table : pointers_) table->leave_out_apply();
   }
 
-  void lookup_on_device(const IdsOnDevice& ids, gpu::DeviceAddress out, LookUpFor purpose) const {
+  void lookup_on_device(const IdsOnDevice& ids, gpu::DeviceAddress out, LookUpPurpose purpose) const {
     const std::vector<const Table*> tables(pointers_.begin(), pointers_.end());
     const Table::LookUpOnDevice batch{tables, ids, out};
     Table::lookup_on_device({&batch, 1}, purpose);
@@ -119,13 +119,16 @@ class Variable {
   }
 
   std::vector<int32_t> tiers_of(std::span<const int64_t> ids) const {
-    return tell<int32_t>(ids, [](Table& table, auto own, int32_t* of) { table.lookup_tier(own, of); });
+    return collect<int32_t>(ids,
+                            [](Table& table, auto own, int32_t* values) { table.lookup_tier(own, values); });
   }
   std::vector<int64_t> frequencies(std::span<const int64_t> ids) const {
-    return tell<int64_t>(ids, [](Table& table, auto own, int64_t* of) { table.frequencies(own, of); });
+    return collect<int64_t>(ids,
+                            [](Table& table, auto own, int64_t* values) { table.frequencies(own, values); });
   }
   std::vector<int64_t> versions(std::span<const int64_t> ids) const {
-    return tell<int64_t>(ids, [](Table& table, auto own, int64_t* of) { table.versions(own, of); });
+    return collect<int64_t>(ids,
+                            [](Table& table, auto own, int64_t* values) { table.versions(own, values); });
   }
 
   uint64_t drop(std::span<const int64_t> keys) {
@@ -193,13 +196,13 @@ class Variable {
       visit(*tables_[p], std::span<const int64_t>(own), at);
     }
   }
-  template <class T, class Tell>
-  std::vector<T> tell(std::span<const int64_t> ids, Tell of) const {
+  template <class T, class Query>
+  std::vector<T> collect(std::span<const int64_t> ids, Query query) const {
     std::vector<T> all(ids.size());
     split(ids, [&](Table& table, std::span<const int64_t> own, std::span<const int64_t> at) {
-      std::vector<T> told(own.size());
-      of(table, own, told.data());
-      put_back(told.data(), at, 1, all.data());
+      std::vector<T> values(own.size());
+      query(table, own, values.data());
+      put_back(values.data(), at, 1, all.data());
     });
     return all;
   }

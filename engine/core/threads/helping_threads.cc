@@ -21,9 +21,9 @@ std::optional<size_t> threads_by_environment() {
   return count > 0 ? std::optional(static_cast<size_t>(count)) : std::nullopt;
 }
 
-size_t most_at_first() {
-  constexpr size_t kMost = 16;  // more threads don't make rows come faster
-  return std::clamp<size_t>(threads_by_environment().value_or(std::thread::hardware_concurrency()), 1, kMost);
+size_t max_at_first() {
+  constexpr size_t kMax = 16;  // more threads don't make rows come faster
+  return std::clamp<size_t>(threads_by_environment().value_or(std::thread::hardware_concurrency()), 1, kMax);
 }
 
 // 0: not set or asked for yet. It isn't a local static, whose lock a fork could leave held.
@@ -31,11 +31,11 @@ constinit std::atomic<size_t> set_most{0};
 
 }  // namespace
 
-size_t HelpingThreads::most_threads() {
+size_t HelpingThreads::max_threads() {
   size_t threads = set_most.load(std::memory_order_relaxed);
   if (threads != 0) [[likely]]
     return threads;
-  const size_t at_first = most_at_first();
+  const size_t at_first = max_at_first();
   return set_most.compare_exchange_strong(threads, at_first, std::memory_order_relaxed) ? at_first : threads;
 }
 
@@ -45,7 +45,7 @@ void HelpingThreads::call_together(size_t others, const std::function<void()>& c
   Call together(call, others);
   {
     const MutexLock lock(mutex_);
-    start_threads(std::min(others, most_threads() - 1));
+    start_threads(std::min(others, max_threads() - 1));
     try {
       if (others != 0) calls_.push_back(&together);
     } catch (const std::bad_alloc&) {

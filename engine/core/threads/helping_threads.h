@@ -16,7 +16,7 @@ class HelpingThreads {
   static HelpingThreads& instance() { return ProcessLocal<HelpingThreads>::get(); }
   // Returns the number of threads that work at a time, including the caller. Until it is set: OMP_NUM_THREADS, or the
   // number of processors if that isn't set, but at most 16.
-  static size_t most_threads();
+  static size_t max_threads();
   // REQUIRES: count is not 0.
   static void set_most_threads(size_t count);
 
@@ -30,7 +30,7 @@ class HelpingThreads {
   HelpingThreads() = default;
 
   struct Call {
-    Call(const std::function<void()>& of, size_t others) : call(of), wanted(others) {}
+    Call(const std::function<void()>& function, size_t others) : call(function), wanted(others) {}
 
     const std::function<void()>& call;
     size_t wanted;         // number of threads that may still begin

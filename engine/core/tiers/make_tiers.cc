@@ -19,8 +19,8 @@ namespace {
 
 // Enough to evict in batches that are worth a scan of the tier, and to let writers go on meanwhile; small
 // beside the tier itself.
-constexpr uint64_t kLeastHeadroomRows = 256;
-constexpr uint64_t kMostHeadroomRows = 16384;
+constexpr uint64_t kMinHeadroomRows = 256;
+constexpr uint64_t kMaxHeadroomRows = 16384;
 
 constexpr const char* kHbm = "HBM";
 constexpr const char* kMemkind = "PMEM_MEMKIND";
@@ -37,8 +37,8 @@ const std::string& path_of(const TierSpec& spec) {
 // Limits on what a first tier may grow by beyond its headroom, for batches that bring more rows than there is
 // room for. Only addresses are reserved until such a batch comes. The limits are the rows of the largest batch
 // whose gradients fit into a computer's memory.
-constexpr uint64_t kMostBytesOfOneBatch = uint64_t{64} << 30;
-constexpr uint64_t kMostRowsOfOneBatch = uint64_t{1} << 26;
+constexpr uint64_t kMaxBytesOfOneBatch = uint64_t{64} << 30;
+constexpr uint64_t kMaxRowsOfOneBatch = uint64_t{1} << 26;
 
 std::unique_ptr<Memory> make_memory(const TierSpec& spec, size_t size_bytes, size_t reserved_bytes) {
   if (spec.kind == "DRAM") return allocate_heap_memory(size_bytes, reserved_bytes, spec.nodes);
@@ -48,15 +48,15 @@ std::unique_ptr<Memory> make_memory(const TierSpec& spec, size_t size_bytes, siz
 
 std::unique_ptr<MemoryTier> make_memory_tier(const TierSpec& spec, const RowLayout& layout, MemoryRole role,
                                              uint64_t slots) {
-  uint64_t most_slots = slots;
+  uint64_t max_slots = slots;
   if (role == MemoryRole::kFirst && spec.kind == "DRAM") {
-    const uint64_t bytes = ReservedAddresses::affordable(kMostBytesOfOneBatch);
-    most_slots += std::min({kMostRowsOfOneBatch, bytes / MemoryTier::bytes_per_added_slot(layout),
-                            uint64_t{RowRef::kMaxSlots} - slots});
+    const uint64_t bytes = ReservedAddresses::affordable(kMaxBytesOfOneBatch);
+    max_slots += std::min({kMaxRowsOfOneBatch, bytes / MemoryTier::bytes_per_added_slot(layout),
+                           uint64_t{RowRef::kMaxSlots} - slots});
   }
-  return std::make_unique<MemoryTier>(spec.kind, layout, role, slots, most_slots,
+  return std::make_unique<MemoryTier>(spec.kind, layout, role, slots, max_slots,
                                       make_memory(spec, MemoryTier::bytes_for(layout, role, slots),
-                                                  MemoryTier::bytes_for(layout, role, most_slots)));
+                                                  MemoryTier::bytes_for(layout, role, max_slots)));
 }
 
 MemoryRole role_of(size_t tier, size_t tiers) {
@@ -143,10 +143,10 @@ uint64_t capacity_of(const TierSpec& spec, const RowLayout& layout) {
                                                  " bytes hold no row of " +
                                                  std::to_string(layout.row_bytes()) + " bytes");
   }
-  if (rows > RowRef::kMaxSlots - kMostHeadroomRows) {
+  if (rows > RowRef::kMaxSlots - kMaxHeadroomRows) {
     throw Error(ErrorKind::kInvalidArgument,
                 "storage_size: " + std::to_string(*spec.size_bytes) + " bytes hold " + std::to_string(rows) +
-                    " rows, more than the " + std::to_string(RowRef::kMaxSlots - kMostHeadroomRows) +
+                    " rows, more than the " + std::to_string(RowRef::kMaxSlots - kMaxHeadroomRows) +
                     " that a tier of one partition can address; raise partition_num");
   }
   return rows;
@@ -183,7 +183,7 @@ void make_pool_level(MadeTiers& made, size_t t, const TierSpec& spec, size_t tie
     for (size_t u = 0; u < t; ++u) rows_above += made.tiers[u].capacity_rows + made.tiers[u].headroom_rows;
     level.capacity_rows = middle_capacity_of(*pool, rows_above);
     const uint64_t reserve = pool->slot_count() - rows_above - level.capacity_rows;
-    made.least_free_pool_slots = PoolTier::kHeadroomSlots + (reserve - PoolTier::kHeadroomSlots) / 2;
+    made.min_free_pool_slots = PoolTier::kHeadroomSlots + (reserve - PoolTier::kHeadroomSlots) / 2;
     level.ranked = pool.get();
   }
   level.tier = std::move(pool);
@@ -209,7 +209,7 @@ void make_file_level(MadeTiers& made, size_t t, const TierSpec& spec, const log:
 }
 
 uint64_t headroom_of(uint64_t capacity_rows) {
-  return std::clamp(capacity_rows / 8, kLeastHeadroomRows, kMostHeadroomRows);
+  return std::clamp(capacity_rows / 8, kMinHeadroomRows, kMaxHeadroomRows);
 }
 
 // Makes the stage above HBM. It has headroom only, since no row stays in it.
@@ -221,7 +221,7 @@ void make_stage(MadeTiers& made, uint64_t headroom_rows, const RowLayout& layout
   level.memory = tier.get();
   level.ranked = tier.get();
   level.tier = std::move(tier);
-  level.tier->meter().lies_on(SharedMedium::named("DRAM"));
+  level.tier->meter().set_medium(SharedMedium::named("DRAM"));
 }
 
 std::unique_ptr<HbmTier> make_hbm_tier(const TierSpec& spec, const RowLayout& layout, uint64_t slots,
@@ -277,8 +277,8 @@ void make_memory_level(MadeTiers& made, size_t t, const TierSpec& spec, const Ro
 
 MadeTiers make_tiers(const std::string& table_name, const std::string& optimizer, const RowLayout& layout,
                      const std::vector<TierSpec>& specs) {
-  if (specs.empty() || specs.size() > kMostTiersAskedFor) {
-    throw Error(ErrorKind::kInvalidArgument, "tiers: a table has 1 to " + std::to_string(kMostTiersAskedFor) +
+  if (specs.empty() || specs.size() > kMaxRequestedTiers) {
+    throw Error(ErrorKind::kInvalidArgument, "tiers: a table has 1 to " + std::to_string(kMaxRequestedTiers) +
                                                  " tiers, got " + std::to_string(specs.size()));
   }
   MadeTiers made;
@@ -298,7 +298,7 @@ MadeTiers make_tiers(const std::string& table_name, const std::string& optimizer
   std::vector<DurableTier*> durable;
   for (size_t t = tiers - specs.size(); t < tiers; ++t) {
     TierSpec spec = specs[t - (tiers - specs.size())];
-    if (spec.kind == "DRAM" && has(kMemkind)) spec.nodes = nodes_beside_memkind();
+    if (spec.kind == "DRAM" && has(kMemkind)) spec.nodes = nodes_without_memkind();
     MadeTier& level = made.tiers[t];
     level.capacity_rows = capacity_of(spec, layout);
     if (spec.kind == kPool) {
@@ -312,10 +312,10 @@ MadeTiers make_tiers(const std::string& table_name, const std::string& optimizer
     }
     if (level.durable != nullptr) durable.push_back(level.durable);
     TierMeter& meter = level.tier->meter();
-    meter.lies_on(medium_of(spec));
+    meter.set_medium(medium_of(spec));
     if (spec.watcher != nullptr) meter.watch(level.tier.get(), spec.watcher);
   }
-  if (made.checkpoints != nullptr) made.checkpoints->take_up(std::move(durable));
+  if (made.checkpoints != nullptr) made.checkpoints->adopt_kept(std::move(durable));
   return made;
 }
 

@@ -24,7 +24,7 @@ namespace embstore {
 class HbmTier;
 
 inline constexpr uint64_t kUnlimitedRows = std::numeric_limits<uint64_t>::max();
-inline constexpr size_t kMostTiersAskedFor = 4;
+inline constexpr size_t kMaxRequestedTiers = 4;
 
 struct TierSpec {
   // "HBM", "DRAM", "PMEM_LIBPMEM", "PMEM_MEMKIND", "PMEM_POOL", "SSDHASH" or "LEVELDB"
@@ -55,7 +55,7 @@ struct MadeTiers {
   PoolTier* pool = nullptr;                       // the durable tier below the first, if there is one
   HbmTier* hbm = nullptr;                         // the tier in a GPU's memory, if there is one
   bool has_stage = false;                         // the first tier wasn't asked for, see TierStack
-  uint64_t least_free_pool_slots = 0;             // with fewer, a pool above another tier is short
+  uint64_t min_free_pool_slots = 0;               // with fewer, a pool above another tier is short
   bool keeps_rows = false;                        // closing the table makes a checkpoint
 };
 

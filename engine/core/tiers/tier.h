@@ -105,7 +105,7 @@ class Tier {
   // Gives the second slot the rank of the first, from which its row was copied.
   virtual void carry_rank(Slot, Slot) {}
   // Returns whether the rank is only in memory, not on the medium.
-  virtual bool rank_goes_with_process(Slot) const { return false; }
+  virtual bool rank_is_volatile(Slot) const { return false; }
 
   // --- Upkeep. Called without locks; cheap if there is nothing to do.
 

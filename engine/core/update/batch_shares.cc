@@ -5,15 +5,15 @@
 
 namespace embstore {
 
-size_t BatchShares::worthwhile(size_t ids, size_t least_ids) {
-  return std::clamp<size_t>(ids / least_ids, 1, std::min<size_t>(HelpingThreads::most_threads(), kShards));
+size_t BatchShares::worthwhile(size_t ids, size_t min_ids) {
+  return std::clamp<size_t>(ids / min_ids, 1, std::min<size_t>(HelpingThreads::max_threads(), kShards));
 }
 
-BatchShares::BatchShares(const GradientBatch::Gradients& of, size_t count) : shares_(count) {
+BatchShares::BatchShares(const GradientBatch::Gradients& gradients, size_t count) : shares_(count) {
   const auto first_shard = [count](size_t number) { return static_cast<int>(number * kShards / count); };
   for_each([&](size_t number) {
     std::unique_ptr<GradientBatch> batch = GradientBatch::take_spare();
-    batch->group(of, {first_shard(number), first_shard(number + 1)});
+    batch->group(gradients, {first_shard(number), first_shard(number + 1)});
     shares_[number] = std::move(batch);
   });
 }

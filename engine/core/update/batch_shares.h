@@ -15,10 +15,10 @@ namespace embstore {
 
 class BatchShares {
  public:
-  // Returns the number of shares that pay for a batch of `ids` ids, if a share should have at least `least_ids`.
-  static size_t worthwhile(size_t ids, size_t least_ids);
+  // Returns the number of shares that pay for a batch of `ids` ids, if a share should have at least `min_ids`.
+  static size_t worthwhile(size_t ids, size_t min_ids);
 
-  BatchShares(const GradientBatch::Gradients& of, size_t count);
+  BatchShares(const GradientBatch::Gradients& gradients, size_t count);
   ~BatchShares();
   BatchShares(const BatchShares&) = delete;
   BatchShares& operator=(const BatchShares&) = delete;

@@ -20,31 +20,31 @@ namespace embstore {
 // The buffers of one batch in flight, for `size.ids` ids at most. They are reused when its step has ended.
 class ApplyMemory final : public StepInFlight {
  public:
-  ApplyMemory(gpu::Device& device, const StepSize& of, uint32_t of_dim, bool any_marks)
+  ApplyMemory(gpu::Device& device, const StepSize& step_size, uint32_t row_dim, bool any_marks)
       : StepInFlight(device),
-        size(of),
-        dim(of_dim),
-        unique(device, of.ids),
-        sorted(device, of.ids, dim),
-        found(device, of.ids),
-        bounds(device, of.tables + 1),
-        bounds_on_device(device, of.tables + 1),
-        miss_bounds(device, of.tables + 1),
+        size(step_size),
+        dim(row_dim),
+        unique(device, step_size.ids),
+        sorted(device, step_size.ids, dim),
+        found(device, step_size.ids),
+        bounds(device, step_size.tables + 1),
+        bounds_on_device(device, step_size.tables + 1),
+        miss_bounds(device, step_size.tables + 1),
         refused(device, 1),
         not_finite(device, 1),
         left_out(device, 1),
-        missing(device, of.ids),
-        occurrences(device, of.ids),
-        last_positions(device, of.ids),
-        sums(device, uint64_t{of.ids} * dim),
-        marked(device, any_marks ? of.ids : 0),
-        marked_counts(device, of.tables),
-        marked_counts_on_device(device, of.tables),
-        to_update(device, of.tables + 1),
-        to_update_on_device(device, of.tables + 1),
-        steps(device, of.tables),
-        steps_on_device(device, of.tables) {
-    if (of.tables > 1) by_table.emplace(device, of.ids, of.tables);
+        missing(device, step_size.ids),
+        occurrences(device, step_size.ids),
+        last_positions(device, step_size.ids),
+        sums(device, uint64_t{step_size.ids} * dim),
+        marked(device, any_marks ? step_size.ids : 0),
+        marked_counts(device, step_size.tables),
+        marked_counts_on_device(device, step_size.tables),
+        to_update(device, step_size.tables + 1),
+        to_update_on_device(device, step_size.tables + 1),
+        steps(device, step_size.tables),
+        steps_on_device(device, step_size.tables) {
+    if (step_size.tables > 1) by_table.emplace(device, step_size.ids, step_size.tables);
     bounds[0] = 0;
     miss_bounds[0] = 0;
   }
@@ -142,8 +142,8 @@ bool DeviceApply::try_claim_places(std::span<Batch> batches) {
   for (Batch& batch : batches) {
     for (Share& share : batch.shares) {
       if (share.table->tier_.marks() == nullptr || share.claims.places.try_add(batch.ids.count)) continue;
-      for (Batch& of : batches) {
-        for (Share& claimed : of.shares) claimed.claims.places.give_back();
+      for (Batch& claimed_batch : batches) {
+        for (Share& claimed : claimed_batch.shares) claimed.claims.places.give_back();
       }
       return false;
     }
@@ -167,26 +167,26 @@ void DeviceApply::put(std::span<const BatchInFlight> batches) {
   std::vector<MissesOfBatch> misses;
   auto update = updates.cbegin();
   for (const auto& [batch, memory] : batches) {
-    MissesOfBatch& of = misses.emplace_back();
-    of.conditions = std::move(batch->conditions);
-    of.memory = memory.get();
+    MissesOfBatch& batch_misses = misses.emplace_back();
+    batch_misses.conditions = std::move(batch->conditions);
+    batch_misses.memory = memory.get();
     for (const Share& share : batch->shares) {
-      of.tables.push_back(&share.table->steps_);
-      of.updates.push_back(*update++);
+      batch_misses.tables.push_back(&share.table->steps_);
+      batch_misses.updates.push_back(*update++);
     }
-    const auto tell = [&](const gpu::PinnedArray<int64_t>& to, gpu::DeviceAddress from) {
+    const auto copy_condition = [&](const gpu::PinnedArray<int64_t>& to, gpu::DeviceAddress from) {
       to[0] = 0;
       if (from) device.copy_to_host(to.data(), from, sizeof(int64_t), stream);
     };
-    tell(memory->refused, of.conditions.refused);
-    tell(memory->left_out, of.conditions.left_out);
+    copy_condition(memory->refused, batch_misses.conditions.refused);
+    copy_condition(memory->left_out, batch_misses.conditions.left_out);
   }
   device.call_host([misses = std::move(misses)] { update_missing(misses); }, stream);
   update_found(batches, updates, stream);
 }
 
 void DeviceApply::find(std::span<const BatchInFlight> batches, gpu::Stream stream) {
-  std::vector<gpu::IdsByPartition::Input> apart;
+  std::vector<gpu::IdsByPartition::Input> partition_inputs;
   std::vector<gpu::UniqueBatch::Input> unique;
   gpu::Launches checks;
   for (const auto& [batch, memory] : batches) {
@@ -195,7 +195,7 @@ void DeviceApply::find(std::span<const BatchInFlight> batches, gpu::Stream strea
     const gpu::Global<const int64_t> kept{batch->conditions.kept, batch->conditions.kept ? count : 0};
     gpu::add_find_not_finite(batch->gradients, count, memory->dim, kept, memory->not_finite.global(), checks);
     if (memory->by_table) {
-      apart.push_back({&*memory->by_table, ids, kept, {}});
+      partition_inputs.push_back({&*memory->by_table, ids, kept, {}});
       unique.push_back({.to = &memory->unique,
                         .ids = memory->by_table->ids().first(count).as_const(),
                         .id_count = memory->by_table->count()});
@@ -205,7 +205,7 @@ void DeviceApply::find(std::span<const BatchInFlight> batches, gpu::Stream strea
     }
   }
   checks.put(batches.front().batch->shares.front().table->device_, stream);
-  gpu::IdsByPartition::take_apart(apart, stream);
+  gpu::IdsByPartition::partition(partition_inputs, stream);
   gpu::UniqueBatch::make_unique(unique, stream);
 
   std::vector<gpu::GradientSums::Input> sorted;
@@ -254,7 +254,7 @@ void DeviceApply::list_marked(std::span<const BatchInFlight> batches, gpu::Strea
   const auto copy_counts = [&](auto from, auto to) {
     for (const BatchInFlight* one : above_pools) {
       const gpu::Global<uint32_t> counts = to(*one->memory);
-      launches.add(gpu::copy_words, gpu::Grid::of(counts.count, gpu::kMostBlockThreads),
+      launches.add(gpu::copy_words, gpu::Grid::of(counts.count, gpu::kMaxBlockThreads),
                    {from(*one->memory).as_const(), counts});
     }
     launches.put(device, stream);
@@ -279,7 +279,7 @@ void DeviceApply::update_found(std::span<const BatchInFlight> batches, std::span
   gpu::Device& device = batches.front().batch->shares.front().table->device_;
   gpu::Launches launches;
   const auto add_copy = [&launches](gpu::DeviceAddress from, gpu::DeviceAddress to, uint64_t words) {
-    launches.add(gpu::copy_words, gpu::Grid::of(words, gpu::kMostBlockThreads), {{from, words}, {to, words}});
+    launches.add(gpu::copy_words, gpu::Grid::of(words, gpu::kMaxBlockThreads), {{from, words}, {to, words}});
   };
   for (const auto& [batch, memory] : batches) {
     add_copy(memory->to_update.global().address, memory->to_update_on_device.address(),
@@ -292,8 +292,8 @@ void DeviceApply::update_found(std::span<const BatchInFlight> batches, std::span
   for (const auto& [batch, memory] : batches) {
     const gpu::Global<const uint32_t> slots = memory->found.slots().first(batch->ids.count).as_const();
     for (uint32_t t = 0; t < batch->shares.size(); ++t, ++update) {
-      const DeviceApply& of = *batch->shares[t].table;
-      HbmTier& tier = of.tier_;
+      const DeviceApply& table = *batch->shares[t].table;
+      HbmTier& tier = table.tier_;
       const gpu::Places places = memory->places_to_update(t);
       if (gpu::SlotMarks* const marks = tier.marks()) marks->add_set(false, slots, places, launches);
       gpu::DeviceUpdate(slots, places, memory->sorted, batch->gradients)

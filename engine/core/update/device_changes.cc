@@ -22,7 +22,7 @@ void DeviceChanges::commit(PoolClaim& places) noexcept {
     const MutexLock lock(shard.mutex);
     InclusiveCache::Changes changes(*store_.cache());
     for (; first < rows_.size() && shard_of_key(rows_[first].key) == number; ++first) {
-      if (changes.will_change(RowRef(tier, rows_[first].slot), rows_[first].key)) places.pass_on();
+      if (changes.prepare_change(RowRef(tier, rows_[first].slot), rows_[first].key)) places.pass_on();
     }
   }
 }

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "lookup/recent_reads.h"
+#include "lookup/read_cache.h"
 #include "memory/page_vector.h"
 #include "movement/mover.h"
 #include "store/shard_save.h"
@@ -29,29 +29,29 @@ class GatheredRows {
  public:
   static constexpr size_t kKeysFetchedAhead = 12;
 
-  enum class Where : uint8_t {
-    kAbsent,   // has no row, and will get one
-    kWaits,    // has no row, since the filter denies it one
-    kBelow,    // in a lower tier, and will come up
-    kResting,  // in a lower tier of memory, to be updated there; it may still move to another such tier
-    kSeated,   // pinned in the first tier
+  enum class State : uint8_t {
+    kAbsent,       // has no row, and will get one
+    kWaits,        // has no row, since the filter denies it one
+    kBelow,        // in a lower tier, and will come up
+    kResting,      // in a lower tier of memory, to be updated there; it may still move to another such tier
+    kInFirstTier,  // pinned in the first tier
   };
-  struct Seat {
-    IndexEntry entry;  // for kSeated: valid while the shard keeps its layout
+  struct Row {
+    IndexEntry entry;  // for kInFirstTier: valid while the shard keeps its layout
     RowRef at;         // where the row was found; for kAbsent and kWaits empty
-    Where where = Where::kAbsent;
+    State state = State::kAbsent;
     bool is_new = false;     // the key had no row, or one that was never updated
     bool is_pinned = false;  // in whichever tier
 
-    bool is_seated() const { return where == Where::kSeated; }
-    bool is_updated() const { return is_seated() || where == Where::kResting; }
+    bool is_in_first_tier() const { return state == State::kInFirstTier; }
+    bool is_updated() const { return is_in_first_tier() || state == State::kResting; }
   };
 
   // All arguments outlive this object. `claims`: slots and places for as many rows as the batch has keys, claimed beforehand by a step
   // on the device, during which no row moves; null: the mover makes room.
-  GatheredRows(const UpdateParts& parts, const GradientBatch& batch, Mover& mover, TakenReads& reads,
+  GatheredRows(const UpdateParts& parts, const GradientBatch& batch, Mover& mover, UpdateReads& reads,
                StepClaims* claims);
-  // Unpins the rows and removes new ones, unless were_updated() was called.
+  // Unpins the rows and removes new ones, unless commit() was called.
   ~GatheredRows();
   GatheredRows(const GatheredRows&) = delete;
   GatheredRows& operator=(const GatheredRows&) = delete;
@@ -60,8 +60,8 @@ class GatheredRows {
   bool gather(uint64_t& new_rows);
 
   // --- After gather().
-  std::span<const Seat> seats(int number) const {
-    return std::span(seats_).subspan(first_key(number), batch_.shard(number).size());
+  std::span<const Row> rows(int number) const {
+    return std::span(rows_).subspan(first_key(number), batch_.shard(number).size());
   }
   // Finds waiting keys to which another batch has given a row meanwhile; these rows now rest.
   void find_rows_of_waiting_keys(const IndexShard& shard, int number) REQUIRES(shard.mutex);
@@ -71,21 +71,21 @@ class GatheredRows {
   PoolClaim& change_claim() { return change_claim_; }
   // Notes that a resting row was updated and now has `count` accesses. It comes up later if others no longer outrank it: accesses may
   // have been counted since it was found.
-  void was_updated(RowRef at, int64_t key, uint64_t count);
+  void note_updated(RowRef at, int64_t key, uint64_t count);
   // Notes that all rows were updated and unpinned.
-  void were_updated();
+  void commit();
 
  private:
   void find();
   // Returns whether all rows above will outrank the row even after its update.
   bool stays_outranked(size_t key) const;
   // Returns whether another batch in flight has added the row, and may yet remove it.
-  bool is_unborn(RowRef at) const {
+  bool is_provisional(RowRef at) const {
     return at.tier() == 0 && first_tier_.ranks().pins(at.slot()) != 0 &&
            first_tier_.rows().meta(at.slot()).version == RowMeta::kNeverUpdated;
   }
   // Returns kAbsent or kWaits, as the filter decides for a key without a row.
-  Where where_by(const AdmissionFilter& filter, const KeyGradient& key, uint64_t& unheard);
+  State state_by(const AdmissionFilter& filter, const KeyGradient& key, uint64_t& unknown_keys);
   // Finds the shard's rows, pins those in the first tier, and sorts out the others.
   void find_shard(IndexShard& shard, int number, Phase& phase) REQUIRES(shard.mutex);
   void pin(size_t key, const IndexEntry& entry);
@@ -94,9 +94,9 @@ class GatheredRows {
   // Reads the rows below that no look-up has read.
   void stage();
   // Brings up the rows that were read, and adds rows for new keys. Returns the number of rows that changed after they were read.
-  size_t seat(SlotClaim& claim);
+  size_t place_rows(SlotClaim& claim);
   // Does the same for one shard.
-  size_t seat_shard(IndexShard& shard, int number, SlotClaim& claim, Phase& phase) REQUIRES(shard.mutex);
+  size_t place_shard(IndexShard& shard, int number, SlotClaim& claim, Phase& phase) REQUIRES(shard.mutex);
   // Brings up the row of one key. Returns false if the row stays below.
   bool bring_up(IndexShard& shard, size_t key, const IndexEntry& entry, Rise& rise) REQUIRES(shard.mutex);
   void undo_shard(IndexShard& shard, int number) REQUIRES(shard.mutex);
@@ -114,7 +114,7 @@ class GatheredRows {
   MemoryTier& first_tier_;
   std::array<bool, RowRef::kMaxTiers> may_rest_{};  // in each tier
 
-  PageVector<Seat> seats_;                   // one for each key of the batch
+  PageVector<Row> rows_;                     // one for each key of the batch
   std::array<uint64_t, kShards> layouts_{};  // the shards' layouts when the entries were found
   Transaction insertion_;
   PoolClaim change_claim_;
@@ -122,11 +122,12 @@ class GatheredRows {
   std::array<IndexShard::Room, kShards> rooms_;
   ImageRoom image_room_;
   size_t resting_ = 0;
-  size_t waiting_ = 0;                      // number of keys
-  std::list<PageVector<RowToCome>> risen_;  // one vector, with room for all rows that rest or may rest later
-  bool were_updated_ = false;
+  size_t waiting_ = 0;  // number of keys
+  std::list<PageVector<RowToRaise>>
+      to_raise_;  // one vector, with room for all rows that rest or may rest later
+  bool is_committed_ = false;
 
-  TakenReads& reads_;
+  UpdateReads& reads_;
   BatchPtr staged_;                 // rows below that no look-up had read; null if no row is below
   PageVector<RowInFlight> copies_;  // the rows below, by key; empty if no row is below
   std::vector<int64_t> damaged_;

@@ -13,7 +13,7 @@ namespace embstore {
 class GatheredUpdate final : public BatchUpdate {
  public:
   // All arguments outlive this object. `claims`: see GatheredRows.
-  GatheredUpdate(const UpdateParts& parts, const GradientBatch& batch, Mover& mover, TakenReads& reads,
+  GatheredUpdate(const UpdateParts& parts, const GradientBatch& batch, Mover& mover, UpdateReads& reads,
                  StepClaims* claims = nullptr);
 
   bool prepare(uint64_t& new_rows) override;
@@ -27,7 +27,7 @@ class GatheredUpdate final : public BatchUpdate {
 
   const UpdateParts parts_;
   const GradientBatch& batch_;
-  GatheredRows rows_;
+  GatheredRows gathered_;
   KeysWithoutRow uncounted_;                                // of the shard that is being updated
   std::array<uint64_t, RowRef::kMaxTiers> updated_rows_{};  // by tier
 };

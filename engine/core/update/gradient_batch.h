@@ -25,7 +25,7 @@ struct KeyGradient {
 class GradientBatch {
  public:
   // Take and return a batch whose buffers the thread reuses. `threads`: the number of threads that share a batch. Together they
-  // keep at most kMostSpareBytes; larger buffers are freed.
+  // keep at most kMaxSpareBytes; larger buffers are freed.
   static std::unique_ptr<GradientBatch> take_spare();
   static void recycle(std::unique_ptr<GradientBatch> batch, size_t threads);
 
@@ -54,7 +54,7 @@ class GradientBatch {
     int end = kShards;
   };
   // Groups the ids that belong to `shards`.
-  void group(const Gradients& of, Shards shards);
+  void group(const Gradients& gradients, Shards shards);
   void group(std::span<const int64_t> ids, const float* gradients, int dim) {
     group({ids, gradients, dim}, Shards());
   }
@@ -74,13 +74,13 @@ class GradientBatch {
     uint32_t position;
   };
 
-  void take_occurrences(const Gradients& of, Shards shards);
-  void take_distinct(const Gradients& of);
-  void sum_equal_keys(const Gradients& of);
+  void take_occurrences(const Gradients& gradients, Shards shards);
+  void take_distinct(const Gradients& gradients);
+  void sum_equal_keys(const Gradients& gradients);
   void sort_by_shard();
   size_t size_bytes() const;
 
-  static constexpr size_t kMostSpareBytes = size_t{32} << 20;
+  static constexpr size_t kMaxSpareBytes = size_t{32} << 20;
 
   PageVector<Occurrence> occurrences_;  // in the batch's order
   // The distinct keys, in the order of their first occurrences, so that frequent keys lie together. The first entry is no key.

@@ -11,7 +11,7 @@ ResidentUpdate::ResidentUpdate(const UpdateParts& parts, const GradientBatch& ba
     : parts_(parts),
       batch_(batch),
       counts_new_rows_(counts_new_rows),
-      insertion_(parts.store, /*most_departures=*/0),
+      insertion_(parts.store, /*max_departures=*/0),
       claim_(parts.store.tiers().first().slots(), 0),
       image_room_(parts.store.index()) {}
 
@@ -37,7 +37,7 @@ bool ResidentUpdate::prepare(uint64_t& new_rows) {
     const bool has_room = keys <= room && (filter == nullptr || filter->has_room(keys));
     const NewKeys coming = has_room ? NewKeys{keys, keys} : count_new(shard, s, room);
     rooms_[static_cast<size_t>(s)] = shard.reserve_room(coming.rows, batch_.shard(s).front().key);
-    if (filter != nullptr) filter->make_room(coming.unheard);
+    if (filter != nullptr) filter->make_room(coming.unknown_keys);
     image_room_.reserve(shard, s, keys);
   }
   return true;
@@ -65,7 +65,7 @@ ResidentUpdate::NewKeys ResidentUpdate::count_new(const IndexShard& shard, int n
     }
     const uint64_t count = filter == nullptr ? 0 : filter->count(key.key, key.hash);
     coming.rows += filter == nullptr || filter->admits_after(count, key.occurrences);
-    coming.unheard += count == 0;
+    coming.unknown_keys += count == 0;
   }
   return coming;
 }
@@ -134,14 +134,14 @@ void ResidentUpdate::update_shard(IndexShard& shard, int number, const UpdateTim
       if (!entries[i]) continue;
       const Slot slot = entries[i].ref().slot();
       if (shard.save != nullptr) [[unlikely]]
-        shard.save->will_change(tier, slot, block[i].key);
+        shard.save->prepare_change(tier, slot, block[i].key);
       rows.meta(slot).count(block[i].occurrences, time.context.global_step, time.save_span);
       slots[count] = slot;
       updates[count++] = {&entries[i].bucket->guard, rows.row(slot), block[i].gradient};
     }
     parts_.optimizer.update(std::span(updates).first(count), parts_.store.layout(), time.context);
     updated_rows_ += count;
-    if (phase.wants_places()) [[unlikely]] {
+    if (phase.wants_addresses()) [[unlikely]] {
       tier.touch_rows(phase, Access::kUpdate, count, parts_.store.layout().row_bytes(),
                       [&slots](size_t i) { return slots[i]; });
     }
@@ -174,7 +174,7 @@ IndexEntry ResidentUpdate::admit(IndexShard& shard, int number, const KeyGradien
   }
   const Slot slot = next_slot();
   MemoryTier& tier = parts_.store.tiers().first();
-  tier.start(slot, key.key, parts_.initial.of(key.key), parts_.slot_values, earlier);
+  tier.start(slot, key.key, parts_.initial.row_of(key.key), parts_.slot_values, earlier);
   tier.count_row(phase, Access::kStore, slot);
   return insertion_.insert(shard, key.key, RowRef(/*tier=*/0, slot), room);
 }

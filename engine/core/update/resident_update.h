@@ -25,8 +25,8 @@ class ResidentUpdate final : public BatchUpdate {
  private:
   // The keys of one shard that need room.
   struct NewKeys {
-    uint64_t rows = 0;     // keys that get a row: they have none, and the filter admits them
-    uint64_t unheard = 0;  // keys without a row that the filter doesn't know yet
+    uint64_t rows = 0;          // keys that get a row: they have none, and the filter admits them
+    uint64_t unknown_keys = 0;  // keys without a row that the filter doesn't know yet
   };
   // For a shard without a filter, stops as soon as at most `enough` keys can be new, and returns that bound.
   NewKeys count_new(const IndexShard& shard, int number, uint64_t enough) const REQUIRES(shard.mutex);

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <utility>
 
-#include "lookup/damaged_together.h"
+#include "lookup/damage_collector.h"
 
 namespace embstore {
 
@@ -13,7 +13,7 @@ UpdateTogether::UpdateTogether(BatchShares& shares, MakeUpdate make_update)
 bool UpdateTogether::prepare(uint64_t& new_rows) {
   std::atomic<uint64_t> new_rows_of_all{0};
   std::atomic<bool> is_full{false};
-  DamagedTogether damaged;
+  DamageCollector damaged;
   shares_.for_each([&](size_t number) {
     updates_[number] = make_update_(shares_.share(number));
     uint64_t new_rows_of_share = 0;

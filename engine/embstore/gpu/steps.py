@@ -98,7 +98,7 @@ def apply_together(steps: Sequence[ApplyStep], global_step: int | None) -> None:
         with attempts.one(), cut(parted):
             _core.apply_on_device([step.batch for step in on_stream], stream, global_step)
         if parted or len(on_stream) > 1:
-            _core.wait_as_owed()  # once the locks are free, so that no other thread waits for them
+            _core.pay_pacing_debt()  # once locks are free, so that no other thread waits for them
     attempts.end()
 
 

@@ -12,7 +12,7 @@
 #include "access/tier_meter.h"
 #include "pacing/cache_hierarchy.h"
 #include "pacing/device.h"
-#include "pacing/owed_waits.h"
+#include "pacing/pacing_debt.h"
 #include "pacing/tier_pacer.h"
 #include "testing/tests.h"
 #include "threads/safe_point.h"
@@ -96,9 +96,9 @@ TEST(small_caches_are_simulated_line_by_line) {
                                  CacheSizes{48 << 10, 200 << 10}, CacheSizes{8 << 20, 100 << 10}}) {
     tested_case() = std::to_string(sizes.cpu_bytes) + ", " + std::to_string(sizes.memory_bytes);
     CacheHierarchy simulated(sizes);
-    check(simulated.wants_every_line(), "a small cache wants a sample");
+    check(simulated.needs_every_line(), "a small cache wants a sample");
     PlainCaches plain(sizes);
-    for (uint64_t seed = 0; seed < scenes(3); ++seed) {
+    for (uint64_t seed = 0; seed < scaled_count(3); ++seed) {
       const std::vector<Touch> touches = random_touches(seed, 8192, 100000);
       std::array<OutcomeCounts, kAccesses> counts{};
       std::array<OutcomeCounts, kAccesses> expected{};
@@ -117,7 +117,7 @@ TEST(large_caches_are_simulated_by_a_sample_of_their_sets) {
        {CacheSizes{8 << 20, 0}, CacheSizes{0, 4 << 20}, CacheSizes{12 << 20, 64 << 20}}) {
     tested_case() = std::to_string(sizes.cpu_bytes) + ", " + std::to_string(sizes.memory_bytes);
     CacheHierarchy simulated(sizes);
-    check(!simulated.wants_every_line(), "a large cache wants every line");
+    check(!simulated.needs_every_line(), "a large cache wants every line");
     PlainCaches plain(sizes);
     const std::vector<Touch> touches = random_touches(5, (64 << 20) / kLine, 2000000);
     std::array<OutcomeCounts, kAccesses> counts{};
@@ -208,10 +208,10 @@ double encoded_time_alone(size_t access, uint64_t size) {
 Device example_device(const CacheSizes& caches) {
   const std::vector<uint64_t> sizes = {64, 256, 1024};
   std::vector<double> times;
-  for (size_t where = 0; where < Device::kWheres; ++where) {
+  for (size_t where = 0; where < Device::kLocations; ++where) {
     for (size_t access = 0; access < kAccesses; ++access) {
       for (const uint64_t size : sizes) {
-        for (int threads = 1; threads <= Device::kMostThreads; ++threads) {
+        for (int threads = 1; threads <= Device::kMaxThreads; ++threads) {
           times.push_back(encoded_time(where, access, size, threads));
         }
       }
@@ -227,18 +227,18 @@ Device example_device(const CacheSizes& caches) {
 TEST(times_are_interpolated_in_the_table) {
   const Device device = example_device({});
   const auto is = [](double a, double b) { return std::abs(a - b) < 1e-6 * b; };
-  using Where = Device::Where;
-  check(is(device.time_ns(Where::kThere, Access::kLoad, 64, 1), encoded_time(0, 0, 64, 1)),
+  using Location = Device::Location;
+  check(is(device.time_ns(Location::kThere, Access::kLoad, 64, 1), encoded_time(0, 0, 64, 1)),
         "another time than the table's");
-  check(is(device.time_ns(Where::kDirtyMiss, Access::kFileWrite, 1024, 64), encoded_time(2, 6, 1024, 64)),
+  check(is(device.time_ns(Location::kDirtyMiss, Access::kFileWrite, 1024, 64), encoded_time(2, 6, 1024, 64)),
         "the last one");
-  check(is(device.time_ns(Where::kThere, Access::kUpdate, 100, 3), encoded_time(0, 1, 100, 3)),
+  check(is(device.time_ns(Location::kThere, Access::kUpdate, 100, 3), encoded_time(0, 1, 100, 3)),
         "between two sizes");
-  check(is(device.time_ns(Where::kThere, Access::kUpdate, 8, 3), encoded_time(0, 1, 64, 3)),
+  check(is(device.time_ns(Location::kThere, Access::kUpdate, 8, 3), encoded_time(0, 1, 64, 3)),
         "below the first");
-  check(is(device.time_ns(Where::kThere, Access::kUpdate, 4096, 3), 4 * encoded_time(0, 1, 1024, 3)),
+  check(is(device.time_ns(Location::kThere, Access::kUpdate, 4096, 3), 4 * encoded_time(0, 1, 1024, 3)),
         "beyond the last");
-  check(is(device.time_ns(Where::kThere, Access::kUpdate, 64, 100), encoded_time(0, 1, 64, 64)),
+  check(is(device.time_ns(Location::kThere, Access::kUpdate, 64, 100), encoded_time(0, 1, 64, 64)),
         "more threads than 64");
   check(is(device.alone_ns(Access::kFileRead, 100), encoded_time_alone(5, 100)), "alone, between two sizes");
   OutcomeShares shares;
@@ -278,14 +278,14 @@ TEST(a_phase_takes_no_less_than_one_access_alone_in_each_round) {
 std::shared_ptr<const Device> microsecond_device() {
   return std::make_shared<Device>(
       "a microsecond", CacheSizes{}, std::vector<uint64_t>{64},
-      std::vector<double>(Device::kWheres * kAccesses * Device::kMostThreads, 1000.0),
+      std::vector<double>(Device::kLocations * kAccesses * Device::kMaxThreads, 1000.0),
       std::vector<double>(kAccesses, 1000.0));
 }
 
 TEST(a_thread_waits_for_the_time_by_which_a_phase_was_faster_than_its_device) {
   TierMeter meter;
   const auto pacer = std::make_shared<TierPacer>(microsecond_device());
-  meter.lies_on(pacer->medium());
+  meter.set_medium(pacer->medium());
   meter.watch(&meter, pacer);
   const auto timed = [&](int phases, uint64_t accesses) {
     const auto began = std::chrono::steady_clock::now();
@@ -305,7 +305,7 @@ TEST(a_thread_waits_for_the_time_by_which_a_phase_was_faster_than_its_device) {
   const double all_ms = short_ms + timed(3, 10000);
   check(all_ms >= 58.5, "phases of 10 us and of 10 ms took " + std::to_string(all_ms) + " ms");
   {
-    const PutWaitsOff off;
+    const PacingSuspension off;
     check(timed(1, 1000000) < 500, "a thread waited that was told not to");
   }
   const auto began = std::chrono::steady_clock::now();

@@ -85,14 +85,14 @@ void prepare_and_take_back(Table& table, std::mt19937_64& random, const Options&
 void read(const Table& table, std::mt19937_64& random, const Options& options) {
   const std::vector<int64_t> ids = random_ids(random, options);
   std::vector<float> rows(ids.size() * kDim);
-  table.lookup(ids, rows.data(), ids.front() % 2 == 0 ? LookUpFor::kTraining : LookUpFor::kServing);
+  table.lookup(ids, rows.data(), ids.front() % 2 == 0 ? LookUpPurpose::kTraining : LookUpPurpose::kServing);
   for (size_t i = 0; i < ids.size(); ++i) checked_row(&rows[i * kDim]);
 }
 
 void read_one_key(const Table& table, int64_t key, float& last_seen) {
   const std::vector<int64_t> ids(8, key);
   std::vector<float> rows(ids.size() * kDim);
-  table.lookup(ids, rows.data(), ids.front() % 2 == 0 ? LookUpFor::kTraining : LookUpFor::kServing);
+  table.lookup(ids, rows.data(), ids.front() % 2 == 0 ? LookUpPurpose::kTraining : LookUpPurpose::kServing);
   for (size_t i = 0; i < ids.size(); ++i) {
     const float value = checked_row(&rows[i * kDim]);
     check(value >= last_seen, "a row went back in time");
@@ -153,7 +153,7 @@ TierSpec paced(TierSpec tier) {
   const std::vector<uint64_t> sizes = {64, 4096};
   const auto device = std::make_shared<Device>(
       "device of " + tier.kind, CacheSizes{64 << 10, tier.kind == "DRAM" ? uint64_t{256} << 10 : 0}, sizes,
-      std::vector<double>(Device::kWheres * kAccesses * sizes.size() * Device::kMostThreads, 300.0),
+      std::vector<double>(Device::kLocations * kAccesses * sizes.size() * Device::kMaxThreads, 300.0),
       std::vector<double>(kAccesses * sizes.size(), 3000.0));
   const auto pacer = std::make_shared<TierPacer>(device);
   tier.medium = pacer->medium();
@@ -235,8 +235,8 @@ class Checkpoints {
     check(copy_.row_count() == saved.rows_left, "a restore lost or doubled a row");
   }
   SavedTable save(Table& table, const EvictionRule& eviction) {
-    constexpr size_t kMostIncrements = 6;
-    if (chain_.size() > kMostIncrements) chain_.clear();
+    constexpr size_t kMaxIncrements = 6;
+    if (chain_.size() > kMaxIncrements) chain_.clear();
     const std::string path = directory_ / std::to_string(saves_++);
     const bool incremental = !chain_.empty();
     checkpoint::Writer file(
@@ -386,8 +386,8 @@ void run_replaced(const Options& options, const Storage& storage) {
     std::mt19937_64 random(options.seed);
     while (!done.load()) {
       EvictionRule eviction;
-      if (random() % 3 == 0) eviction.least_version = table.apply_count() - 40;
-      if (random() % 3 == 0) eviction.least_half_square = kDim;
+      if (random() % 3 == 0) eviction.min_version = table.apply_count() - 40;
+      if (random() % 3 == 0) eviction.min_half_square = kDim;
       checkpoints.save_and_restore(table, eviction);
       if (random() % 2 == 0) checkpoints.restore(table);
       if (random() % 2 == 0) check(table.find_damaged().empty(), "a row is damaged");

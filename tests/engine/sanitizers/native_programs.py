@@ -53,9 +53,9 @@ OF_ONE_THREAD = [
     "optimizers_test",
     "pacing_test",
     "phase_test",
+    "prefetched_rows_test",
     "inclusive_cache_test",
     "slot_allocator_test",
-    "wanted_rows_test",
 ]
 # Programs that also run without a sanitizer, because their bits depend on the compiler or because
 # they do more then. The tests in Python run the other parts as compiled for users.

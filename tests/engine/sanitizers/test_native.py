@@ -19,8 +19,8 @@ OF_TABLE_FAULTS_UNDER_SANITIZERS = ("20",)
 # sanitizer; the others also cover the eviction thread's work beside steps.
 OF_DEVICE_STEPS_BY_ONE_THREAD = {
     "a_step_of_many_partitions_takes_about_the_memory_of_one",
-    "many_steps_take_the_memory_of_few",
-    "steps_of_several_variables_give_each_what_it_would_have_alone",
+    "many_steps_use_the_memory_of_a_few",
+    "steps_of_several_variables_give_the_results_of_separate_steps",
     "steps_without_misses_wait_for_nothing_and_take_no_memory",
 }
 

@@ -48,8 +48,8 @@ class Signal {
 };
 
 void expect_in_use(const std::string& path) {
-  const std::string told = error_of(ErrorKind::kInUse, [&] { PathLock{path}; });
-  check(told.starts_with(path + ": is in use by another variable"), told);
+  const std::string message = error_of(ErrorKind::kInUse, [&] { PathLock{path}; });
+  check(message.starts_with(path + ": is in use by another variable"), message);
 }
 
 TEST(a_path_has_one_owner) {
@@ -71,8 +71,8 @@ TEST(a_path_has_one_owner) {
 TEST(a_path_that_cant_be_locked_is_an_error_that_names_it) {
   const TemporaryDirectory directory;
   const std::string path = directory / "missing/rows";
-  const std::string told = error_of(ErrorKind::kStorage, [&] { PathLock{path}; });
-  check(told.starts_with(path + ".lock: can't be created: No such file"), told);
+  const std::string message = error_of(ErrorKind::kStorage, [&] { PathLock{path}; });
+  check(message.starts_with(path + ".lock: can't be created: No such file"), message);
 }
 
 // The marker is a second proof of ownership, independent of the lock.

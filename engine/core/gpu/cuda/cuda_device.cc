@@ -69,7 +69,7 @@ Handle handle_of(Event event) { return reinterpret_cast<Handle>(event.handle); }
 void back_pages_together(std::span<std::byte> memory) {
   constexpr size_t kAPiece = size_t{64} << 20;
   const size_t pieces = (memory.size() + kAPiece - 1) / kAPiece;
-  for_each_piece(pieces, HelpingThreads::most_threads(), [&](size_t piece) {
+  for_each_piece(pieces, HelpingThreads::max_threads(), [&](size_t piece) {
     const std::span<std::byte> part = memory.subspan(piece * kAPiece);
     back_pages(part.data(), std::min(part.size(), kAPiece));
   });

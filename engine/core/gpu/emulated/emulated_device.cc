@@ -232,16 +232,16 @@ void EmulatedDevice::call_host(std::function<void()> function, Stream stream) {
 
 void EmulatedDevice::launch_kernel(const AnyKernel& kernel, Grid grid, const void* arguments, Stream stream) {
   const Call call(*this);
-  if (grid.blocks == 0 || grid.block_threads == 0 || grid.block_threads > kMostBlockThreads) {
+  if (grid.blocks == 0 || grid.block_threads == 0 || grid.block_threads > kMaxBlockThreads) {
     throw Error(ErrorKind::kInvalidArgument, std::string("kernel ") + kernel.name + ": a grid of " +
                                                  std::to_string(grid.blocks) + " blocks of " +
                                                  std::to_string(grid.block_threads) + " threads");
   }
   const auto* const first = static_cast<const std::byte*>(arguments);
   const std::vector<std::byte> kept(first, first + kernel.launch_bytes);
-  const emulated::KernelRun::Surroundings surroundings{memory_, draws_, launches_[kernel.name]++};
+  const emulated::KernelRun::DeviceState device_state{memory_, draws_, launches_[kernel.name]++};
   const auto start = [=] {
-    return std::make_unique<emulated::KernelRun>(kernel.name, kernel.run, grid, kept, surroundings);
+    return std::make_unique<emulated::KernelRun>(kernel.name, kernel.run, grid, kept, device_state);
   };
   put(stream, std::make_unique<emulated::KernelOperation>(kernel.name, start));
 }
@@ -295,7 +295,7 @@ void EmulatedDevice::run_part_of(Stream stream) {
   emulated::Operation& operation = *queue.operations.front();
   note_part(stream, queue.done, operation);
   bool more = false;
-  if (operation.is_hosts()) {
+  if (operation.is_host_function()) {
     // Other threads, and with them other streams, go on meanwhile.
     queue.busy = true;
     mutex_.unlock();
@@ -338,8 +338,8 @@ bool EmulatedDevice::run_any() {
 }
 
 void EmulatedDevice::run_some() {
-  constexpr uint64_t kMostParts[kEagernesses] = {1, 3, 16, 256};
-  for (uint64_t parts = draws_.below(kMostParts[eagerness_]); parts > 0; --parts) {
+  constexpr uint64_t kMaxParts[kEagernesses] = {1, 3, 16, 256};
+  for (uint64_t parts = draws_.below(kMaxParts[eagerness_]); parts > 0; --parts) {
     if (!run_any()) return;
   }
 }

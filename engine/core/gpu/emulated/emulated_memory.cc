@@ -47,14 +47,14 @@ EmulatedMemory::EmulatedMemory(size_t bytes)
   if (file_ < 0) refused("make its memory");
   try {
     if (ftruncate(file_, static_cast<off_t>(mapped_)) != 0) refused("size its memory");
-    told_ = map(file_, mapped_, PROT_NONE);
+    host_mapping_ = map(file_, mapped_, PROT_NONE);
     view_ = map(file_, mapped_, PROT_READ | PROT_WRITE);
   } catch (const Error&) {
-    if (told_ != nullptr) munmap(told_, mapped_);
+    if (host_mapping_ != nullptr) munmap(host_mapping_, mapped_);
     close(file_);
     throw;
   }
-  told_address_ = reinterpret_cast<uint64_t>(told_);
+  host_base_ = reinterpret_cast<uint64_t>(host_mapping_);
   free_[0] = mapped_;
 }
 
@@ -63,7 +63,7 @@ EmulatedMemory::~EmulatedMemory() {
     if (pinned.is_own) munmap(reinterpret_cast<void*>(address), round_up(pinned.bytes, kPage));
   }
   munmap(view_, mapped_);
-  munmap(told_, mapped_);
+  munmap(host_mapping_, mapped_);
   close(file_);
 }
 
@@ -84,11 +84,11 @@ DeviceAddress EmulatedMemory::allocate(size_t bytes, Draws& draws) {
   for (uint64_t at = 0; at < bytes; at += kPage) {
     valid_[(offset + at) / kPage] = static_cast<uint16_t>(std::min<uint64_t>(kPage, bytes - at));
   }
-  return {told_address_ + offset};
+  return {host_base_ + offset};
 }
 
 void EmulatedMemory::free(DeviceAddress address) {
-  const auto found = allocated_.find(address.value - told_address_);
+  const auto found = allocated_.find(address.value - host_base_);
   if (found == allocated_.end()) {
     throw Error(ErrorKind::kInvalidArgument, "device memory can't be freed: " + what_is_at(address.value));
   }
@@ -132,8 +132,8 @@ void EmulatedMemory::give_range_back(uint64_t offset, uint64_t bytes) {
 
 std::string EmulatedMemory::what_is_at(uint64_t address) const {
   const std::string name = hexadecimal(address);
-  if (address - told_address_ >= mapped_) return name + " is no address of the device's memory";
-  const uint64_t offset = address - told_address_;
+  if (address - host_base_ >= mapped_) return name + " is no address of the device's memory";
+  const uint64_t offset = address - host_base_;
   auto after = allocated_.upper_bound(offset);
   if (after != allocated_.begin()) {
     const auto [start, bytes] = *std::prev(after);
@@ -146,7 +146,7 @@ std::string EmulatedMemory::what_is_at(uint64_t address) const {
 }
 
 std::byte* EmulatedMemory::reach_range(uint64_t address, size_t bytes) const {
-  const uint64_t offset = address - told_address_;
+  const uint64_t offset = address - host_base_;
   if (offset >= mapped_) {
     const auto after = pinned_.upper_bound(address);
     if (after != pinned_.begin()) {

@@ -43,7 +43,7 @@ class EmulatedMemory {
 
   // Returns where copies and kernels reach the bytes. Throws Fault if any of them isn't allocated.
   std::byte* reach(uint64_t address, size_t bytes) const {
-    const uint64_t offset = address - told_address_;
+    const uint64_t offset = address - host_base_;
     const uint64_t in_page = offset % kPage;
     if (offset < mapped_ && in_page + bytes <= valid_[offset / kPage]) return view_ + offset;
     return reach_range(address, bytes);
@@ -63,8 +63,8 @@ class EmulatedMemory {
   // More addresses than memory, so that addresses of freed memory are given out again as late as possible.
   const uint64_t mapped_;
   int file_ = -1;
-  std::byte* told_ = nullptr;
-  uint64_t told_address_ = 0;
+  std::byte* host_mapping_ = nullptr;
+  uint64_t host_base_ = 0;
   std::byte* view_ = nullptr;
 
   uint64_t used_ = 0;

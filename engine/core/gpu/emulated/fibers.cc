@@ -48,7 +48,7 @@ namespace {
 // Kernels use little of the stack; sanitizers need more.
 constexpr size_t kStackBytes = size_t{128} << 10;
 constexpr size_t kGuardBytes = 4096;
-constexpr size_t kMostIdleFibers = 2048;
+constexpr size_t kMaxIdleFibers = 2048;
 // Stacks begin at this many different places in a page. Otherwise the few cache lines that each kernel thread uses would
 // fall into the same cache set.
 constexpr uint32_t kStackPlaces = 32;
@@ -178,7 +178,7 @@ void Fiber::begin() {
 
 Spares<std::unique_ptr<Fiber>>& idle_fibers() {
   // Never freed: a device may be closed when the process ends.
-  static auto& idle = *new Spares<std::unique_ptr<Fiber>>(kMostIdleFibers);
+  static auto& idle = *new Spares<std::unique_ptr<Fiber>>(kMaxIdleFibers);
   return idle;
 }
 

@@ -13,7 +13,7 @@
 namespace embstore::gpu::emulated {
 namespace {
 
-constexpr uint64_t kMostActiveBlocks = 4;
+constexpr uint64_t kMaxActiveBlocks = 4;
 constexpr uint64_t kSliceDoublings = 5;
 
 // A run of a kernel looks for races with a probability of one in this number: more often in its first runs, since a
@@ -44,19 +44,19 @@ std::vector<uint32_t> in_drawn_order(uint32_t count, Draws& draws) {
 }
 
 KernelRun::KernelRun(const char* name, void (*thread)(const void* arguments), Grid grid,
-                     std::vector<std::byte> arguments, const Surroundings& surroundings)
+                     std::vector<std::byte> arguments, const DeviceState& device_state)
     : name_(name),
       thread_(thread),
       grid_(grid),
       arguments_(std::move(arguments)),
-      memory_(surroundings.memory),
-      draws_(surroundings.draws),
+      memory_(device_state.memory),
+      draws_(device_state.draws),
       unstarted_(in_drawn_order(grid.runs * grid.blocks, draws_)),
-      most_active_(1 + draws_.below(kMostActiveBlocks)),
+      max_active_(1 + draws_.below(kMaxActiveBlocks)),
       slices_at_once_(uint64_t{1} << draws_.below(kSliceDoublings)),
       atomic_switches_(draws_.one_in(2) ? 4 : 64),
       looks_for_races_(
-          draws_.one_in(surroundings.earlier_runs < kFirstRuns ? kFirstRaceSearches : kLaterRaceSearches)) {}
+          draws_.one_in(device_state.earlier_runs < kFirstRuns ? kFirstRaceSearches : kLaterRaceSearches)) {}
 
 KernelRun::~KernelRun() {
   // If the kernel failed or was dropped, stacks that still run a thread are thrown away.
@@ -75,7 +75,7 @@ bool KernelRun::step() {
 }
 
 bool KernelRun::run_slice() {
-  while (active_.size() < most_active_ && !unstarted_.empty()) start_block();
+  while (active_.size() < max_active_ && !unstarted_.empty()) start_block();
   if (active_.empty()) return false;
   const size_t chosen = draws_.below(active_.size());
   Block& block = *active_[chosen];

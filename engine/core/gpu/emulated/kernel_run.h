@@ -24,14 +24,14 @@ namespace embstore::gpu::emulated {
 class KernelRun {
  public:
   // The device's parts that the run uses. earlier_runs: how often the kernel ran on the device before.
-  struct Surroundings {
+  struct DeviceState {
     EmulatedMemory& memory;
     Draws& draws;
     uint64_t earlier_runs;
   };
 
   KernelRun(const char* name, void (*thread)(const void* arguments), Grid grid,
-            std::vector<std::byte> arguments, const Surroundings& surroundings);
+            std::vector<std::byte> arguments, const DeviceState& device_state);
   ~KernelRun();
   KernelRun(const KernelRun&) = delete;
   KernelRun& operator=(const KernelRun&) = delete;
@@ -97,7 +97,7 @@ class KernelRun {
 
   std::vector<uint32_t> unstarted_;  // blocks
   std::vector<std::unique_ptr<Block>> active_;
-  size_t most_active_;
+  size_t max_active_;
   const uint64_t slices_at_once_;  // no other stream runs between these slices
   uint64_t atomic_switches_;       // one in this many atomic accesses gives way
   const bool looks_for_races_;

@@ -17,9 +17,9 @@ std::byte* CopyEnd::reach(const EmulatedMemory& memory, size_t offset, size_t co
 }
 
 bool CopyOperation::step() {
-  constexpr size_t kMostPieces = 4;
+  constexpr size_t kMaxPieces = 4;
   if (piece_ == 0) {
-    const size_t pieces = 1 + draws_.below(kMostPieces);
+    const size_t pieces = 1 + draws_.below(kMaxPieces);
     piece_ = std::max<size_t>(1, (bytes_ + pieces - 1) / pieces);
     from_behind_ = draws_.one_in(2);
   }

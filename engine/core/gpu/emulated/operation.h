@@ -32,7 +32,7 @@ class Operation {
   // The milestone that another stream must reach before this can run; null if there is none.
   virtual const Milestone* waits_for() const { return nullptr; }
   // True if it is a function of the host, which runs without the device's mutex.
-  virtual bool is_hosts() const { return false; }
+  virtual bool is_host_function() const { return false; }
   const std::string& label() const { return label_; }
 
  private:
@@ -72,7 +72,7 @@ class HostOperation final : public Operation {
     function_();
     return false;
   }
-  bool is_hosts() const override { return true; }
+  bool is_host_function() const override { return true; }
 
  private:
   const std::function<void()> function_;

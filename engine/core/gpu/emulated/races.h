@@ -14,21 +14,21 @@ namespace embstore::gpu::emulated {
 
 class Races {
  public:
-  struct By {
+  struct Accessor {
     uint32_t block = 0xffffffff;
     uint32_t thread = 0;
     uint32_t phase = 0;  // number of barriers that its block had passed
   };
 
   // Notes the access. Returns a description of an access that races with it; empty if there is none.
-  std::string note(const void* element, Access access, const By& by) {
+  std::string note(const void* element, Access access, const Accessor& by) {
     History& history = histories_[element];
-    const By* other = nullptr;
+    const Accessor* other = nullptr;
     const char* what = "written";
     if (unordered(history.write, by)) other = &history.write;
     if (access != Access::kAtomic) find(history.atomics, by, "changed atomically", other, what);
     if (access != Access::kRead) find(history.reads, by, "read", other, what);
-    const By raced = other == nullptr ? By() : *other;  // before it is overwritten
+    const Accessor raced = other == nullptr ? Accessor() : *other;  // before it is overwritten
     switch (access) {
       case Access::kRead: add(history.reads, by); break;
       case Access::kAtomic: add(history.atomics, by); break;
@@ -43,8 +43,8 @@ class Races {
   }
 
  private:
-  static bool is_none(const By& by) { return by.block == By().block; }
-  static bool unordered(const By& before, const By& now) {
+  static bool is_none(const Accessor& by) { return by.block == Accessor().block; }
+  static bool unordered(const Accessor& before, const Accessor& now) {
     if (is_none(before)) return false;
     if (before.block != now.block) return true;
     return before.thread != now.thread && before.phase == now.phase;
@@ -53,24 +53,24 @@ class Races {
   // Two accesses are enough: they are of different threads, so a later access that races with any noted one races with
   // one of these.
   struct Two {
-    By first;
-    By second;
+    Accessor first;
+    Accessor second;
   };
   struct History {
-    By write;
+    Accessor write;
     Two reads;
     Two atomics;
   };
 
-  static void find(const Two& two, const By& by, const char* what_they_did, const By*& other,
+  static void find(const Two& two, const Accessor& by, const char* what_they_did, const Accessor*& other,
                    const char*& what) {
-    for (const By* before : {&two.first, &two.second}) {
+    for (const Accessor* before : {&two.first, &two.second}) {
       if (other != nullptr || !unordered(*before, by)) continue;
       other = before;
       what = what_they_did;
     }
   }
-  static void add(Two& two, const By& by) {
+  static void add(Two& two, const Accessor& by) {
     if (!unordered(two.first, by)) {
       two.first = by;
     } else if (!unordered(two.second, by)) {

@@ -3,7 +3,7 @@
 
 #define EMBSTORE_KERNEL(name, Arguments)                                                 \
   inline void name##_thread(const Arguments& arguments);                                 \
-  extern "C" __global__ void __launch_bounds__(::embstore::gpu::kMostBlockThreads)       \
+  extern "C" __global__ void __launch_bounds__(::embstore::gpu::kMaxBlockThreads)        \
       embstore_##name(const __grid_constant__::embstore::gpu::Runs<Arguments> runs) {    \
     if (blockIdx.x < runs.blocks[blockIdx.y]) name##_thread(runs.arguments[blockIdx.y]); \
   }                                                                                      \

@@ -20,8 +20,8 @@ struct FindNotFiniteArguments {
 
 // The difference of two infinities is NaN, which equals nothing.
 inline bool is_finite(float value) { return value - value == 0.0f; }
-inline bool is_finite(const Float4& of) {
-  return is_finite(of.x) && is_finite(of.y) && is_finite(of.z) && is_finite(of.w);
+inline bool is_finite(const Float4& value) {
+  return is_finite(value.x) && is_finite(value.y) && is_finite(value.z) && is_finite(value.w);
 }
 
 template <class Unit>

@@ -16,7 +16,7 @@ inline constexpr uint32_t kLongRun = 64;
 struct BatchGradients {
   Global<const float> floats;  // by position in the batch
   uint32_t dim;
-  uint32_t by_four;                  // 1: four floats can be read at once
+  uint32_t is_float4_aligned;        // 1: four floats can be read at once
   Global<const uint32_t> positions;  // the batch's positions by distinct id, in the batch's order for each
   Global<const uint32_t> begins;     // each distinct id's begin in `positions`
   Global<const uint32_t> ends;       // each distinct id's end in `positions`
@@ -53,8 +53,8 @@ inline Float4 gradient_by_float(const BatchGradients& gradients, uint64_t row, u
   return gradient;
 }
 inline Float4 gradient_at(const BatchGradients& gradients, uint64_t row, uint32_t unit) {
-  return gradients.by_four != 0 ? gradient_by_four(gradients, row, unit)
-                                : gradient_by_float(gradients, row, unit);
+  return gradients.is_float4_aligned != 0 ? gradient_by_four(gradients, row, unit)
+                                          : gradient_by_float(gradients, row, unit);
 }
 
 inline float plus(float a, float b) { return a + b; }
@@ -126,7 +126,7 @@ inline constexpr uint32_t kTileStride = kTileFloats + 1;
 template <class Tile, class Gradient>
 inline void sum_runs(const SumLongRunsArguments& arguments, Tile& tile, const Gradient& gradient) {
   constexpr uint32_t kTileUnits = kTileFloats / 4;
-  constexpr uint32_t kRowsAtOnce = kMostBlockThreads / kTileUnits;
+  constexpr uint32_t kRowsAtOnce = kMaxBlockThreads / kTileUnits;
   constexpr uint32_t kLoads = kTileRows / kRowsAtOnce;  // loads of a thread
   const BatchGradients& gradients = arguments.gradients;
   const uint32_t units = units_of(gradients.dim);
@@ -182,10 +182,10 @@ inline void sum_runs(const SumLongRunsArguments& arguments, Tile& tile, const Gr
   }
 }
 
-// REQUIRES: blocks of kMostBlockThreads.
+// REQUIRES: blocks of kMaxBlockThreads.
 EMBSTORE_KERNEL(sum_long_runs, SumLongRunsArguments) {
   EMBSTORE_SHARED(float, tile, kTileRows* kTileStride);
-  if (arguments.gradients.by_four != 0) {
+  if (arguments.gradients.is_float4_aligned != 0) {
     sum_runs(arguments, tile,
              [&](uint32_t row, uint32_t unit) { return gradient_by_four(arguments.gradients, row, unit); });
   } else {

@@ -96,7 +96,7 @@ inline constexpr uint32_t kHitsAThread = 4;
 // Counts every id as an access, repeated ids too. A block first counts its ids in shared memory, in a hash table by slot:
 // otherwise all threads with a frequent row would wait for each other.
 EMBSTORE_KERNEL(count_hits_of_rows, CountHitsArguments) {
-  constexpr uint32_t kEntries = 2 * kHitsAThread * kMostBlockThreads;  // a power of two
+  constexpr uint32_t kEntries = 2 * kHitsAThread * kMaxBlockThreads;  // a power of two
   EMBSTORE_SHARED(uint32_t, slots, kEntries);
   EMBSTORE_SHARED(uint32_t, hits, kEntries);
   EMBSTORE_SHARED(uint32_t, last_positions, kEntries);

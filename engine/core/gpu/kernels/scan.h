@@ -9,8 +9,8 @@ namespace embstore::gpu {
 // Every thread of the block must call it.
 inline uint32_t sum_before_in_block(uint32_t value, uint32_t& total) {
   constexpr uint32_t kGroup = 16;
-  constexpr uint32_t kGroups = kMostBlockThreads / kGroup;
-  EMBSTORE_SHARED(uint32_t, values, kMostBlockThreads);
+  constexpr uint32_t kGroups = kMaxBlockThreads / kGroup;
+  EMBSTORE_SHARED(uint32_t, values, kMaxBlockThreads);
   EMBSTORE_SHARED(uint32_t, groups, kGroups + 1);
   const uint32_t thread = thread_index();
   values[thread] = value;

@@ -38,17 +38,17 @@ struct UpdateRowsArguments {
 template <class Step>
 struct RowPart {
   // The block's rows are those from `first` to before `end`.
-  RowPart(const UpdateRowsArguments<Step>& of, uint64_t first, uint64_t end)
-      : arguments(of),
-        row_in_block(thread_index() / of.row_threads),
-        first_unit(thread_index() % of.row_threads) {
+  RowPart(const UpdateRowsArguments<Step>& step_arguments, uint64_t first, uint64_t end)
+      : arguments(step_arguments),
+        row_in_block(thread_index() / step_arguments.row_threads),
+        first_unit(thread_index() % step_arguments.row_threads) {
     const uint64_t i = first + row_in_block;
     if (i >= end) return;
-    const uint32_t slot = of.slots[i];
+    const uint32_t slot = step_arguments.slots[i];
     if (slot == kNoSlot) return;
     exists = true;
     distinct = i;
-    weights = uint64_t{slot} * (1 + Step::kSlots) * of.block_units;
+    weights = uint64_t{slot} * (1 + Step::kSlots) * step_arguments.block_units;
   }
 
   template <class F>
@@ -116,7 +116,7 @@ template <class Power>
 inline void update_block(const UpdateRowsArguments<FtrlStep<Power>>& arguments, const FtrlStep<Power>& step,
                          const RowPart<FtrlStep<Power>>& part) {
   using Step = FtrlStep<Power>;
-  EMBSTORE_SHARED(double, norm_lanes, kMostBlockThreads* kNormLanes);  // for each row of the block
+  EMBSTORE_SHARED(double, norm_lanes, kMaxBlockThreads* kNormLanes);  // for each row of the block
   if (part.exists) {
     part.for_each_unit([&](uint32_t unit) {
       Float4 g = part.gradient(unit);

@@ -12,7 +12,7 @@ void DeviceRanks::take(const Batch& batch, Stream stream) const { launch(take_he
 void DeviceRanks::add_update(Global<const uint32_t> slots, const Places& places, const GradientSums& sums,
                              const CountedUpdate& update, Launches& launches) {
   if (slots.count == 0) return;
-  const Grid grid = Grid::over(slots.count, kMostBlockThreads, places.tables);
+  const Grid grid = Grid::over(slots.count, kMaxBlockThreads, places.tables);
   launches.add(count_updates_of_rows, grid,
                {arrays(), slots, places, grid.blocks, sums.positions(), sums.begins().constant(),
                 sums.ends().constant(), update});
@@ -22,14 +22,14 @@ void DeviceRanks::add_hits(Global<const uint32_t> slots, const Places& places, G
                            uint64_t first_stamp, Launches& launches) {
   if (slots.count == 0) return;
   const Grid grid =
-      Grid::over((slots.count + kHitsAThread - 1) / kHitsAThread, kMostBlockThreads, places.tables);
+      Grid::over((slots.count + kHitsAThread - 1) / kHitsAThread, kMaxBlockThreads, places.tables);
   launches.add(count_hits_of_rows, grid, {arrays(), slots, places, grid.blocks, order, first_stamp});
 }
 
 void DeviceRanks::launch(const Kernel<CopyHeadersArguments>& kernel, const Batch& batch,
                          Stream stream) const {
   if (batch.slots.count == 0) return;
-  device_.launch(kernel, Grid::of(batch.slots.count, kMostBlockThreads),
+  device_.launch(kernel, Grid::of(batch.slots.count, kMaxBlockThreads),
                  {arrays(), batch.slots, batch.count, batch.headers}, stream);
 }
 

@@ -34,7 +34,7 @@ template <class Unit>
 void DeviceRows::add_copy(const Kernel<CopyRowsArguments<Unit>>& kernel, uint32_t unit_floats,
                           const Batch& batch, uint32_t floats, Launches& launches) const {
   const uint32_t batch_units = floats / unit_floats;
-  const Grid grid = Grid::over(batch.most * batch_units, kMostBlockThreads, batch.places.tables);
+  const Grid grid = Grid::over(batch.most * batch_units, kMaxBlockThreads, batch.places.tables);
   launches.add(kernel, grid,
                {{floats_.address(), floats_.count() / unit_floats},
                 row_floats_ / unit_floats,

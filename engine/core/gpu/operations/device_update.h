@@ -62,7 +62,7 @@ class DeviceUpdate {
 
   // `kind` says the type of the step at `step`; its values are not used.
   void add(const AnyStep& kind, DeviceAddress step, const DeviceRows& rows, Launches& launches) const {
-    std::visit([&](const auto& of) { add(kernel_of(of), step, rows, launches, kMostBlockThreads); }, kind);
+    std::visit([&](const auto& any) { add(kernel_of(any), step, rows, launches, kMaxBlockThreads); }, kind);
   }
   // REQUIRES: block_threads is a power of two.
   template <class Step>

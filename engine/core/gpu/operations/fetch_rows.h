@@ -19,12 +19,12 @@ struct FetchedRows {
 // in device memory.
 inline void add_fetch(const FetchedRows& from, Global<const uint32_t> places, Global<const uint32_t> order,
                       Global<const uint32_t> count, Global<float> to, uint32_t floats, Launches& launches) {
-  constexpr uint32_t kMostBlocks = 512;  // more blocks than run at once
+  constexpr uint32_t kMaxBlocks = 512;  // more blocks than run at once
   constexpr uint32_t kVector = sizeof(Words4) / sizeof(float);
   const auto add = [&]<class Unit>(const Kernel<FetchRowsArguments<Unit>>& kernel, uint32_t unit_floats) {
     const uint32_t row_units = floats / unit_floats;
-    Grid grid = Grid::of(places.count * row_units, kMostBlockThreads);
-    grid.blocks = std::min(grid.blocks, kMostBlocks);
+    Grid grid = Grid::of(places.count * row_units, kMaxBlockThreads);
+    grid.blocks = std::min(grid.blocks, kMaxBlocks);
     launches.add(kernel, grid,
                  {{from.rows.address, from.rows.count / unit_floats},
                   row_units,

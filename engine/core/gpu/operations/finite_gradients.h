@@ -14,12 +14,12 @@ namespace embstore::gpu {
 inline void add_find_not_finite(DeviceAddress gradients, uint32_t ids, uint32_t dim,
                                 Global<const int64_t> kept, Global<uint32_t> first, Launches& launches) {
   if (ids == 0) return;
-  constexpr uint32_t kMostBlocks = 1024;  // more blocks than run at once
+  constexpr uint32_t kMaxBlocks = 1024;  // more blocks than run at once
   const auto add = [&]<class Unit>(const Kernel<FindNotFiniteArguments<Unit>>& kernel, uint32_t unit_floats) {
     const uint32_t row_units = dim / unit_floats;
     const uint64_t units = uint64_t{ids} * row_units;
-    Grid grid = Grid::of(units, kMostBlockThreads);
-    grid.blocks = std::min(grid.blocks, kMostBlocks);
+    Grid grid = Grid::of(units, kMaxBlockThreads);
+    grid.blocks = std::min(grid.blocks, kMaxBlocks);
     launches.add(kernel, grid, {{gradients, units}, row_units, grid.blocks, kept, first});
   };
   // PyTorch's tensors may begin at any float.

@@ -15,7 +15,7 @@ namespace embstore::gpu {
 
 class GradientSums {
  public:
-  GradientSums(Device& device, uint32_t most_ids, uint32_t dim, uint32_t sort_threads = kSortThreads);
+  GradientSums(Device& device, uint32_t max_ids, uint32_t dim, uint32_t sort_threads = kSortThreads);
 
   // A batch to sort into `to`. REQUIRES: `unique` was made of this number of ids.
   struct Input {
@@ -30,7 +30,7 @@ class GradientSums {
   // For batches whose ids are in the order of tables: finds where each table's distinct ids begin, and where the last
   // table's end. `id_bounds` has the same bounds among the ids. REQUIRES: sort() of the batch.
   struct Bounds {
-    const Input* of;
+    const Input* batch;
     Global<const uint32_t> id_bounds;
     Global<uint32_t> bounds;
     Global<uint32_t> bounds_on_host;  // the same, in pinned memory
@@ -50,7 +50,7 @@ class GradientSums {
   };
   // `gradients` has a row of `dim` floats for each id. REQUIRES: sort() of the batch.
   struct Summed {
-    Input of;
+    Input batch;
     DeviceAddress gradients;
     Chosen chosen;
     Sums to;

@@ -18,11 +18,11 @@ namespace embstore::gpu {
 class IdsByPartition {
  public:
   // REQUIRES: partitions > 1.
-  IdsByPartition(Device& device, uint32_t most_ids, uint32_t partitions, uint32_t sort_threads = kSortThreads)
+  IdsByPartition(Device& device, uint32_t max_ids, uint32_t partitions, uint32_t sort_threads = kSortThreads)
       : device_(device),
         partitions_(partitions),
-        sort_(device, most_ids, sort_threads),
-        ids_(device, most_ids),
+        sort_(device, max_ids, sort_threads),
+        ids_(device, max_ids),
         bounds_(device, partitions + 1) {}
 
   // A batch to take apart into `to`. `kept`: 0 leaves the id at this position out; empty: all are kept. `bounds_on_host`,
@@ -35,24 +35,24 @@ class IdsByPartition {
   };
   // ids(), order(), bounds() and count() hold the result when the stream has got there. Several batches share kernel
   // launches.
-  static void take_apart(std::span<const Input> batches, Stream stream) {
+  static void partition(std::span<const Input> batches, Stream stream) {
     if (batches.empty()) return;
     Device& device = batches.front().to->device_;
     Launches launches;
     std::vector<StableSort::Input> sorts;
-    for (const Input& of : batches) {
-      const Global<uint32_t> numbers = of.to->sort_.input(static_cast<uint32_t>(of.ids.count));
-      launches.add(number_partitions, Grid::of(of.ids.count, kMostBlockThreads),
-                   {of.ids, of.kept, of.to->partitions_, numbers});
-      sorts.push_back({&of.to->sort_, numbers.as_const(), of.to->partitions_});
+    for (const Input& batch : batches) {
+      const Global<uint32_t> numbers = batch.to->sort_.input(static_cast<uint32_t>(batch.ids.count));
+      launches.add(number_partitions, Grid::of(batch.ids.count, kMaxBlockThreads),
+                   {batch.ids, batch.kept, batch.to->partitions_, numbers});
+      sorts.push_back({&batch.to->sort_, numbers.as_const(), batch.to->partitions_});
     }
     launches.put(device, stream);
     StableSort::sort(sorts, stream);
-    for (const Input& of : batches) {
-      launches.add(take_ids, Grid::of(of.ids.count, kMostBlockThreads),
-                   {of.ids, of.to->order(), of.to->ids_.first(of.ids.count)});
-      launches.add(find_bounds, Grid::of(of.to->bounds_.count(), kMostBlockThreads),
-                   {of.to->sort_.numbers(), {}, {}, of.to->bounds_.global(), of.bounds_on_host});
+    for (const Input& batch : batches) {
+      launches.add(take_ids, Grid::of(batch.ids.count, kMaxBlockThreads),
+                   {batch.ids, batch.to->order(), batch.to->ids_.first(batch.ids.count)});
+      launches.add(find_bounds, Grid::of(batch.to->bounds_.count(), kMaxBlockThreads),
+                   {batch.to->sort_.numbers(), {}, {}, batch.to->bounds_.global(), batch.bounds_on_host});
     }
     launches.put(device, stream);
   }

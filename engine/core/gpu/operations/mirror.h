@@ -52,7 +52,7 @@ class Mirror {
 // The next batch uses the memory again, so each batch in flight needs a FoundBatch of its own.
 class FoundBatch {
  public:
-  FoundBatch(Device& device, uint32_t most_ids, uint32_t block_threads = kMostBlockThreads);
+  FoundBatch(Device& device, uint32_t max_ids, uint32_t block_threads = kMaxBlockThreads);
 
   // A batch to find into `to`. Arrays named `on_host` are in pinned memory and optional.
   struct Input {
@@ -91,9 +91,9 @@ class FoundBatch {
   const DeviceArray<uint32_t>& missing_places() const { return missing_places_; }  // places among the ids
 
  private:
-  Grid grid(const Input& of) const { return Grid::of(of.ids.count, block_threads_); }
-  Global<uint32_t> block_misses(const Input& of) const { return block_misses_.first(grid(of).blocks); }
-  MissesArguments misses(const Input& of) const;
+  Grid grid(const Input& batch) const { return Grid::of(batch.ids.count, block_threads_); }
+  Global<uint32_t> block_misses(const Input& batch) const { return block_misses_.first(grid(batch).blocks); }
+  MissesArguments misses(const Input& batch) const;
 
   Device& device_;
   const uint32_t block_threads_;

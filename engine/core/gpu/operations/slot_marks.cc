@@ -18,7 +18,7 @@ void SlotMarks::set(bool is_marked, Global<const uint32_t> slots, const Places& 
 void SlotMarks::add_set(bool is_marked, Global<const uint32_t> slots, const Places& places,
                         Launches& launches) {
   if (slots.count == 0) return;
-  const Grid grid = Grid::over(slots.count, kMostBlockThreads, places.tables);
+  const Grid grid = Grid::over(slots.count, kMaxBlockThreads, places.tables);
   launches.add(set_marks, grid,
                {marks_.global(), slots, places, grid.blocks, static_cast<uint8_t>(is_marked)});
 }
@@ -26,7 +26,7 @@ void SlotMarks::add_set(bool is_marked, Global<const uint32_t> slots, const Plac
 void SlotMarks::add_list(Global<const uint32_t> slots, const Places& places, Global<uint32_t> marked,
                          Global<uint32_t> marked_count, Launches& launches) const {
   if (slots.count == 0) return;
-  const Grid grid = Grid::over(slots.count, kMostBlockThreads, places.tables);
+  const Grid grid = Grid::over(slots.count, kMaxBlockThreads, places.tables);
   launches.add(list_marked, grid, {marks_.constant(), slots, places, grid.blocks, marked, marked_count});
 }
 

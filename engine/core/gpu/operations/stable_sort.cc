@@ -17,14 +17,14 @@ StableSort::StableSort(Device& device, uint32_t most, uint32_t sort_threads)
 
 struct StableSort::Passes {
   explicit Passes(const Input& batch)
-      : of(batch),
+      : input(batch),
         grid(batch.to->grid(batch.numbers.count)),
-        bits(static_cast<uint32_t>(std::bit_width(batch.most_number))),
+        bits(static_cast<uint32_t>(std::bit_width(batch.max_number))),
         numbers(batch.numbers),
         positions(batch.positions) {}
 
   bool is_left() const { return pass == 0 || pass * kDigitBits < bits; }
-  Global<uint32_t> digits() const { return of.to->block_digits_.first(uint64_t{kDigits} * grid.blocks); }
+  Global<uint32_t> digits() const { return input.to->block_digits_.first(uint64_t{kDigits} * grid.blocks); }
   void add(const Kernel<SortArguments>& kernel, Launches& launches) const {
     if (!is_left()) return;
     launches.add(kernel, grid,
@@ -33,19 +33,19 @@ struct StableSort::Passes {
   }
   void end_pass() {
     if (!is_left()) return;
-    const uint64_t items = of.numbers.count;
+    const uint64_t items = input.numbers.count;
     numbers = to_numbers().first(items).as_const();
     positions = to_positions().first(items).as_const();
     ++pass;
   }
   const DeviceArray<uint32_t>& to_numbers() const {
-    return pass % 2 == 0 ? of.to->first_numbers_ : of.to->second_numbers_;
+    return pass % 2 == 0 ? input.to->first_numbers_ : input.to->second_numbers_;
   }
   const DeviceArray<uint32_t>& to_positions() const {
-    return pass % 2 == 0 ? of.to->first_positions_ : of.to->second_positions_;
+    return pass % 2 == 0 ? input.to->first_positions_ : input.to->second_positions_;
   }
 
-  Input of;
+  Input input;
   Grid grid;
   uint32_t bits;
   uint32_t pass = 0;
@@ -55,18 +55,18 @@ struct StableSort::Passes {
 
 void StableSort::sort(std::span<const Input> batches, Stream stream) {
   std::vector<Passes> sorts;
-  for (const Input& of : batches) {
-    if (of.numbers.count != 0) sorts.emplace_back(of);
+  for (const Input& batch : batches) {
+    if (batch.numbers.count != 0) sorts.emplace_back(batch);
   }
   if (sorts.empty()) return;
-  Device& device = sorts.front().of.to->device_;
+  Device& device = sorts.front().input.to->device_;
   Launches launches;
   for (bool is_sorted = false; !is_sorted;) {
     for (const Passes& one : sorts) one.add(count_digits, launches);
     launches.put(device, stream);
     for (const Passes& one : sorts) {
       if (one.is_left()) {
-        launches.add(scan_counts, {1, kMostBlockThreads}, {one.digits(), one.of.to->total_.global()});
+        launches.add(scan_counts, {1, kMaxBlockThreads}, {one.digits(), one.input.to->total_.global()});
       }
     }
     launches.put(device, stream);
@@ -79,8 +79,8 @@ void StableSort::sort(std::span<const Input> batches, Stream stream) {
     }
   }
   for (const Passes& one : sorts) {
-    one.of.to->numbers_ = one.numbers;
-    one.of.to->positions_ = one.positions;
+    one.input.to->numbers_ = one.numbers;
+    one.input.to->positions_ = one.positions;
   }
 }
 

@@ -15,12 +15,12 @@ class StableSort {
  public:
   StableSort(Device& device, uint32_t most, uint32_t sort_threads = kSortThreads);
 
-  // A batch to sort into `to`: a number for each item, none above `most_number`. `positions` stand for the items
+  // A batch to sort into `to`: a number for each item, none above `max_number`. `positions` stand for the items
   // in the result; empty: the items' indices from 0 on.
   struct Input {
     StableSort* to;
     Global<const uint32_t> numbers;
-    uint32_t most_number;
+    uint32_t max_number;
     Global<const uint32_t> positions = {};
   };
   // Several batches share a kernel launch in each pass.

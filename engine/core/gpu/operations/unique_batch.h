@@ -13,7 +13,7 @@ namespace embstore::gpu {
 
 class UniqueBatch {
  public:
-  UniqueBatch(Device& device, uint32_t most_ids, uint32_t block_threads = kMostBlockThreads);
+  UniqueBatch(Device& device, uint32_t max_ids, uint32_t block_threads = kMaxBlockThreads);
 
   // A batch to make unique into `to`. `kept`: 0 leaves the id at this position out; empty: all are kept. `id_count` is
   // one element in device memory: how many ids there are; empty: all. `count_on_host`, if given, is one element in pinned
@@ -36,8 +36,8 @@ class UniqueBatch {
 
  private:
   static uint64_t table_entries(uint64_t ids) { return 2 * ids + 1; }
-  Grid grid(const Input& of) const { return Grid::of(of.ids.count, block_threads_); }
-  UniqueArguments arguments(const Input& of) const;
+  Grid grid(const Input& batch) const { return Grid::of(batch.ids.count, block_threads_); }
+  UniqueArguments arguments(const Input& batch) const;
 
   Device& device_;
   const uint32_t block_threads_;

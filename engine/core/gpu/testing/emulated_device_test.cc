@@ -39,7 +39,7 @@ struct ReverseArguments {
 
 // Each thread writes its own element of the shared array and reads another's.
 inline void reverse(const ReverseArguments& arguments, bool with_barrier) {
-  EMBSTORE_SHARED(uint32_t, shared, kMostBlockThreads);
+  EMBSTORE_SHARED(uint32_t, shared, kMaxBlockThreads);
   shared[thread_index()] = arguments.values[global_thread()];
   if (with_barrier) sync_block();
   arguments.reversed[global_thread()] = shared[block_threads() - 1 - thread_index()];
@@ -94,7 +94,7 @@ std::vector<uint32_t> read(const DeviceArray<uint32_t>& array, Stream stream) {
 template <class Scene>
 uint64_t count_schedules(const Scene& scene) {
   uint64_t count = 0;
-  for (uint64_t seed = 0; seed < scenes(kSeeds); ++seed) {
+  for (uint64_t seed = 0; seed < scaled_count(kSeeds); ++seed) {
     EmulatedDevice device({.memory_bytes = 1 << 20, .seed = seed});
     count += scene(device);
   }
@@ -120,8 +120,8 @@ void check_noticed(const Scene& scene, const std::string& what) {
       return true;
     }
   });
-  check(noticed > scenes(kSeeds) / 8, what + ": noticed in " + std::to_string(noticed) + " of " +
-                                          std::to_string(scenes(kSeeds)) + " schedules only");
+  check(noticed > scaled_count(kSeeds) / 8, what + ": noticed in " + std::to_string(noticed) + " of " +
+                                                std::to_string(scaled_count(kSeeds)) + " schedules only");
 }
 
 // --- Streams and events
@@ -466,7 +466,7 @@ TEST(invalid_streams_events_and_addresses_are_refused) {
   device.free(address);
   check_throws(ErrorKind::kInvalidArgument, "can't be freed", [&] { device.free(address); });
   check_throws(ErrorKind::kInvalidArgument, "grid",
-               [&] { device.launch(add, {1, kMostBlockThreads + 1}, {{address, 1}, 1}, Stream{}); });
+               [&] { device.launch(add, {1, kMaxBlockThreads + 1}, {{address, 1}, 1}, Stream{}); });
   const Global<uint32_t> values{address, 2};
   check_throws(ErrorKind::kInvalidArgument, "only kernels reach it", [&] { values[0] = 1; });
 }
@@ -513,7 +513,7 @@ TEST(a_barrier_that_is_left_out_is_noticed) {
       return false;
     }
   });
-  check(wrong + races == scenes(kSeeds), "a kernel without its barrier was right");
+  check(wrong + races == scaled_count(kSeeds), "a kernel without its barrier was right");
   check(wrong > 0 && races > 0, "it shows in what the kernel gives, and as a race");
 }
 
@@ -538,7 +538,7 @@ TEST(an_addition_that_is_not_atomic_is_noticed) {
 }
 
 // Fewer than the number of schedules that look for races, which is one in eight.
-uint64_t searches() { return scenes(kSeeds) / 10; }
+uint64_t searches() { return scaled_count(kSeeds) / 10; }
 
 // In how many schedules the kernel is found to race.
 uint64_t races_found(const Kernel<AddArguments>& kernel, uint32_t blocks) {
@@ -573,7 +573,7 @@ TEST(runs_that_are_launched_together_have_arguments_and_blocks_of_their_own) {
     OwnedStream stream(device);
     std::vector<DeviceArray<uint32_t>> arrays;
     Launches launches;
-    for (uint32_t r = 0; r < Runs<AddArguments>::kMost + 3; ++r) {
+    for (uint32_t r = 0; r < Runs<AddArguments>::kMax + 3; ++r) {
       const uint32_t count = 1 + r % 3 * 40;
       arrays.emplace_back(device, count).fill(0, stream);
       launches.add(add, Grid::of(count, 32), {arrays.back().global(), r});
@@ -705,7 +705,7 @@ TEST(threads_use_streams_of_their_own) {
       OwnedEvent event(device);
       DeviceArray<uint32_t> values(device, 500);
       PinnedArray<uint32_t> pinned(device, 500);
-      for (uint32_t round = 0; round < scenes(50); ++round) {
+      for (uint32_t round = 0; round < scaled_count(50); ++round) {
         std::fill_n(pinned.data(), 500, t);
         values.copy_from(pinned.data(), 500, stream);
         device.launch(add, Grid::of(500, 64), {values.global(), round}, stream);

@@ -374,7 +374,7 @@ struct GradientScene {
 
 // Sums the gradients of some distinct ids on the device, and checks that the sums have the CPU's bits.
 void check_sums(Scene& scene, const GradientScene& batch, const std::vector<uint32_t>& chosen,
-                uint32_t unique_threads = kMostBlockThreads, uint32_t sort_threads = kSortThreads) {
+                uint32_t unique_threads = kMaxBlockThreads, uint32_t sort_threads = kSortThreads) {
   const auto count = static_cast<uint32_t>(batch.ids.size());
   const DeviceArray<int64_t> ids = scene.on_device(batch.ids);
   // PyTorch's tensors may begin at any float.
@@ -567,7 +567,7 @@ struct PartedBatch {
 
 // Batches of different sizes, for variables with different numbers of partitions.
 TEST(several_batches_at_once_give_what_each_gives_alone) {
-  for (uint64_t seed = 0; seed < scenes(200); ++seed) {
+  for (uint64_t seed = 0; seed < scaled_count(200); ++seed) {
     tested_case() = "seed " + std::to_string(seed);
     Scene scene(seed);
     const uint32_t dim = some_dim(scene);
@@ -606,7 +606,7 @@ TEST(several_batches_at_once_give_what_each_gives_alone) {
         apart.push_back({&*one->apart, one->ids.constant(), one->kept_on_device.constant(), {}});
       unique.push_back(one->to_be_unique());
     }
-    IdsByPartition::take_apart(apart, scene.stream);
+    IdsByPartition::partition(apart, scene.stream);
     UniqueBatch::make_unique(unique, scene.stream);
     for (const auto& one : batches) sorted.push_back(one->to_be_sorted());
     GradientSums::sort(sorted, scene.stream);
@@ -771,7 +771,7 @@ bool moves_between_finds(uint64_t seed, bool moves_wait, bool finds_wait) {
 }
 
 TEST(finds_before_and_after_a_move_on_another_stream_are_exact) {
-  for (uint64_t seed = 0; seed < scenes(kSeeds); ++seed) {
+  for (uint64_t seed = 0; seed < scaled_count(kSeeds); ++seed) {
     check(moves_between_finds(seed, true, true),
           [&] { return "seed " + std::to_string(seed) + ": another slot was found"; });
   }
@@ -780,9 +780,9 @@ TEST(finds_before_and_after_a_move_on_another_stream_are_exact) {
 TEST(a_wait_that_is_left_out_between_moves_and_finds_is_noticed) {
   for (const bool moves_wait : {false, true}) {
     uint64_t right = 0;
-    for (uint64_t seed = 0; seed < scenes(kSeeds); ++seed)
+    for (uint64_t seed = 0; seed < scaled_count(kSeeds); ++seed)
       right += moves_between_finds(seed, moves_wait, !moves_wait);
-    check(right < scenes(kSeeds) * 9 / 10,
+    check(right < scaled_count(kSeeds) * 9 / 10,
           moves_wait ? "finds that don't wait for moves" : "moves that don't wait for finds");
   }
 }

@@ -110,7 +110,7 @@ inline void sort(GradientSums& to, const UniqueBatch& unique, uint32_t ids, Stre
 
 template <class Test>
 void for_each_seed(const Test& test) {
-  for (uint64_t seed = 0; seed < scenes(kSeeds); ++seed) {
+  for (uint64_t seed = 0; seed < scaled_count(kSeeds); ++seed) {
     Scene scene(seed);
     tested_case() = "seed " + std::to_string(seed);
     try {

@@ -30,7 +30,7 @@ BlockOutput::BlockOutput(std::string path, files::FileCalls& calls, const FileHe
       offset_(sizeof header),
       checksum_(crc32c(&header, sizeof header)) {
   std::memcpy(unfinished_.data(), &header, sizeof header);
-  spare_.reserve(kMostBlocks);  // so that the thread can give a block back without allocating
+  spare_.reserve(kMaxBlocks);  // so that the thread can give a block back without allocating
 }
 
 BlockOutput::~BlockOutput() {
@@ -52,7 +52,7 @@ std::unique_ptr<Block> BlockOutput::take() {
   std::unique_ptr<Block> block;
   {
     const MutexLock lock(mutex_);
-    while (error_ == nullptr && spare_.empty() && blocks_ == kMostBlocks) changed_.wait(mutex_);
+    while (error_ == nullptr && spare_.empty() && blocks_ == kMaxBlocks) changed_.wait(mutex_);
     rethrow();
     if (!spare_.empty()) {
       block = std::move(spare_.back());

@@ -60,7 +60,7 @@ class BlockOutput {
   BlockOutput(const BlockOutput&) = delete;
   BlockOutput& operator=(const BlockOutput&) = delete;
 
-  // Returns an empty block, for the place behind all blocks that were put. Waits for the medium if that is kMostBlocks behind.
+  // Returns an empty block, for the place behind all blocks that were put. Waits for the medium if that is kMaxBlocks behind.
   std::unique_ptr<Block> take();
   void put(std::unique_ptr<Block> block);
   // Returns when the medium has all of the file. Called at most once.
@@ -71,7 +71,7 @@ class BlockOutput {
   uint32_t checksum() const { return checksum_; }  // of the header, and of the blocks' headers
 
  private:
-  static constexpr size_t kMostBlocks = 4;
+  static constexpr size_t kMaxBlocks = 4;
   // Blocks of at least this size are worth a thread.
   static constexpr size_t kLargeBlock = kBlockBytes / 2;
 

@@ -28,7 +28,7 @@ class Reader {
   const FileHeader& header() const { return header_; }
   uint64_t size_bytes() const { return size_bytes_; }
   // An upper bound of the number of rows.
-  uint64_t most_rows() const { return size_bytes_ / header_.record_bytes; }
+  uint64_t max_rows() const { return size_bytes_ / header_.record_bytes; }
 
   struct Block {
     BlockKind kind;

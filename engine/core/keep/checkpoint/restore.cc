@@ -34,7 +34,7 @@ template <class Work>
 void share_blocks(Reader& reader, const Work& work) {
   constexpr size_t kAnyNumber = SIZE_MAX;
   const uint64_t blocks = reader.size_bytes() / kBlockBytes;  // approximately
-  share_work(kAnyNumber, std::min<uint64_t>(HelpingThreads::most_threads(), blocks),
+  share_work(kAnyNumber, std::min<uint64_t>(HelpingThreads::max_threads(), blocks),
              [&](const auto& next_piece) {
                std::vector<std::byte> payload;
                work([&]() -> std::optional<Reader::Block> {
@@ -230,12 +230,11 @@ std::vector<float> initial_rows(Reader& first_file) {
 }
 
 // Returns about as many rows as a save has of the partition, and seldom fewer.
-uint64_t most_rows(std::span<const std::string> files, Partition partition) {
+uint64_t max_rows(std::span<const std::string> files, Partition partition) {
   uint64_t rows = 0;
   for (const std::string& path : files) {
     const Reader reader(path);
-    rows +=
-        has_exactly(reader.header(), partition) ? reader.most_rows() : reader.most_rows() / partition.count;
+    rows += has_exactly(reader.header(), partition) ? reader.max_rows() : reader.max_rows() / partition.count;
   }
   return rows;
 }
@@ -243,10 +242,10 @@ uint64_t most_rows(std::span<const std::string> files, Partition partition) {
 // Tells the table in advance which ranks are the highest, since files have rows in any order. In a chain of several saves it
 // is unknown yet which rows count.
 void expect_ranks(Replacement& table, Partition partition, const Chain& chain, uint64_t rows) {
-  constexpr size_t kMostSampled = size_t{1} << 16;
+  constexpr size_t kMaxSampled = size_t{1} << 16;
   if (!table.has_lower_tiers() || chain.size() != 1) return;
   const std::span<const std::string> files = files_for(chain.front(), partition);
-  const size_t step = rows / kMostSampled + 4;
+  const size_t step = rows / kMaxSampled + 4;
   std::vector<Rank> sample;
   for (const std::string& path : files) {
     Reader(path).sample_rows(step, [&](const RowRecord& row) {
@@ -254,7 +253,7 @@ void expect_ranks(Replacement& table, Partition partition, const Chain& chain, u
       sample.push_back(table.rank_of(row.frequency + row.served, row.stamp));
     });
   }
-  table.expect(std::move(sample), step);
+  table.set_expected_ranks(std::move(sample), step);
 }
 
 }  // namespace
@@ -266,7 +265,7 @@ void restore_files(Replacement& table, Partition partition, const Chain& chain, 
     table.replace_initial_rows(initial, first.header().dim);
   }
   // A full save comes last in the chain. Incremental ones add few rows to it.
-  const uint64_t expected_rows = most_rows(files_for(chain.back(), partition), partition);
+  const uint64_t expected_rows = max_rows(files_for(chain.back(), partition), partition);
   table.expect_rows(expected_rows);
   expect_ranks(table, partition, chain, expected_rows);
   Keys removed_later;

@@ -114,11 +114,10 @@ TEST(a_restore_that_runs_out_of_memory_leaves_all_rows_or_none) {
 
 // Returns how many bytes this process has read, from files and everything else.
 uint64_t bytes_read() {
-  std::ifstream told("/proc/self/io");
+  std::ifstream io("/proc/self/io");
   std::string name;
   uint64_t bytes = 0;
-  check(static_cast<bool>(told >> name >> bytes) && name == "rchar:",
-        "/proc/self/io doesn't begin with rchar");
+  check(static_cast<bool>(io >> name >> bytes) && name == "rchar:", "/proc/self/io doesn't begin with rchar");
   return bytes;
 }
 
@@ -256,7 +255,7 @@ TEST(every_row_of_a_large_file_is_restored_as_it_is) {
     std::vector<int64_t> keys = keys_from(0, 30'000);
     check(table.row_count() == keys.size(), "rows are missing");
     std::vector<float> weights(keys.size() * 33);
-    table.lookup(keys, weights.data(), LookUpFor::kEvaluation);
+    table.lookup(keys, weights.data(), LookUpPurpose::kEvaluation);
     std::vector<int64_t> versions(keys.size());
     table.versions(keys, versions.data());
     for (size_t i = 0; i < keys.size(); ++i) {

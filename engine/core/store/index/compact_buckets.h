@@ -19,7 +19,7 @@ namespace embstore {
 struct CompactHomes {
   static constexpr int kRestBits = 10;
   // One more would make kNoTag possible.
-  static constexpr uint32_t kMostPassed = (1u << (16 - kRestBits)) - 2;
+  static constexpr uint32_t kMaxPassed = (1u << (16 - kRestBits)) - 2;
 
   // The home bucket of a key, and what to look for.
   struct Sought {
@@ -46,8 +46,8 @@ struct CompactHomes {
     return fits(key) ? seek(key) : Sought{home_bucket(key, count), kNoTag};
   }
 
-  uint32_t most_passed() const {
-    return static_cast<uint32_t>(count - 1 < kMostPassed ? count - 1 : kMostPassed);
+  uint32_t max_passed() const {
+    return static_cast<uint32_t>(count - 1 < kMaxPassed ? count - 1 : kMaxPassed);
   }
   static uint16_t tag(uint32_t passed, uint32_t rest) {
     return static_cast<uint16_t>(passed << kRestBits | rest);

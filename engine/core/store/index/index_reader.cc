@@ -9,8 +9,8 @@ enum class Walk { kFound, kAbsent, kChanged, kMoved };
 template <class Homes>
 class Search {
  public:
-  Search(const Homes& homes, const typename Homes::Sought& sought, uint32_t most_passed)
-      : homes_(homes), sought_(sought), most_passed_(most_passed) {}
+  Search(const Homes& homes, const typename Homes::Sought& sought, uint32_t max_passed)
+      : homes_(homes), sought_(sought), max_passed_(max_passed) {}
 
   Walk walk() {
     for (;; ++passed_) {
@@ -26,7 +26,7 @@ class Search {
         // An empty reference means that the key left, perhaps only to another bucket, between these two reads.
         return found_.ref ? Walk::kFound : Walk::kChanged;
       }
-      if ((state & Bucket::kOverflowed) == 0 || passed_ == most_passed_) return Walk::kAbsent;
+      if ((state & Bucket::kOverflowed) == 0 || passed_ == max_passed_) return Walk::kAbsent;
     }
   }
 
@@ -50,7 +50,7 @@ class Search {
 
   const Homes homes_;
   const typename Homes::Sought sought_;
-  const uint32_t most_passed_;
+  const uint32_t max_passed_;
   uint32_t passed_ = 0;
   uint32_t sum_ = 0;
   IndexHit home_{};
@@ -67,8 +67,8 @@ IndexHit IndexReader::find_further(const Home& home, int64_t key) {
   for (;;) {
     const bool is_compact = compact_homes.count != 0;
     Search compact(compact_homes, compact_homes.seek_any(key),
-                   compact_homes.fits(key) ? compact_homes.most_passed() : 0);
-    Search wide(wide_homes, wide_homes.seek(key), wide_homes.most_passed());
+                   compact_homes.fits(key) ? compact_homes.max_passed() : 0);
+    Search wide(wide_homes, wide_homes.seek(key), wide_homes.max_passed());
     Walk walked = is_compact ? compact.walk() : wide.walk();
     if (walked == Walk::kFound) return is_compact ? compact.found() : wide.found();
     const bool may_be_stashed = is_compact && (compact.home().state & Bucket::kHasStashed) != 0;

@@ -22,7 +22,7 @@ struct IndexHit {
   RowRef ref;
 
   // True if a row that was read at `ref` after this was found is whole and still belongs to the key.
-  bool holds() const { return bucket->guard.unchanged_since(state); }
+  bool is_valid() const { return bucket->guard.unchanged_since(state); }
 };
 
 // A batch's view of the index: it loads every shard's array once, so that each id costs one indexed load. REQUIRES: a
@@ -79,7 +79,7 @@ class IndexReader {
   // Returns where the key's row was at one moment of the call; empty if it had no row.
   RowRef place_of(int64_t key) {
     IndexHit hit = find(key);
-    while (!hit.holds()) hit = find(key);
+    while (!hit.is_valid()) hit = find(key);
     return hit.ref;
   }
 

@@ -52,7 +52,7 @@ void set_flag(Bucket& bucket, uint32_t flag) {
 template <class Kind>
 IndexEntry find_in(const Kind& buckets, const typename Kind::Sought& sought) {
   uint32_t i = sought.home;
-  for (uint32_t passed = 0; passed <= buckets.homes().most_passed(); ++passed, i = buckets.next(i)) {
+  for (uint32_t passed = 0; passed <= buckets.homes().max_passed(); ++passed, i = buckets.next(i)) {
     Bucket& bucket = buckets[i];
     const int position = buckets.homes().find(bucket, passed, sought);
     if (position >= 0) return {&bucket, position};
@@ -68,7 +68,7 @@ IndexEntry place_in(const Kind& buckets, const typename Kind::Sought& sought, Ro
   uint32_t passed = 0;
   int position;
   while ((position = buckets[i].find_empty(Kind::kEntries)) < 0) {
-    if (passed == buckets.homes().most_passed()) return {};
+    if (passed == buckets.homes().max_passed()) return {};
     ++passed;
     i = buckets.next(i);
   }
@@ -219,14 +219,14 @@ bool IndexShard::is_nearly_full() const {
   return last >= kFewestLast && entries_ + last >= array_->capacity();
 }
 
-bool IndexShard::should_be_compact(uint64_t capacity, int64_t one) const {
+bool IndexShard::should_be_compact(uint64_t capacity, int64_t sample_key) const {
   const CompactBuckets compact(nullptr, CompactBuckets::count_for(capacity), number_);
   uint32_t fitting = 0;
   uint32_t others = 0;
   const auto look_at = [&](int64_t key, RowRef) { ++(compact.fits(key) ? fitting : others); };
   const uint32_t step = std::max(1u, array_->count() / kSampledBuckets);
   for (uint32_t i = 0; i < array_->count(); i += step) array_->for_each(i, i + 1, look_at);
-  if (fitting + others < kSampledBuckets) look_at(one, RowRef());
+  if (fitting + others < kSampledBuckets) look_at(sample_key, RowRef());
   return others <= fitting / kFittingAStashed;
 }
 
@@ -237,30 +237,30 @@ uint64_t IndexShard::room() const {
   return most - std::min(most, entries_ + reserved_);
 }
 
-void IndexShard::reserve(uint64_t count, int64_t one) {
+void IndexShard::reserve(uint64_t count, int64_t sample_key) {
   const uint64_t wanted = entries_ + reserved_ + count;
   const uint64_t capacity = array_->capacity();
   if (wanted > capacity) {
     const uint64_t larger = capacity_for(wanted);
-    if (next_ == nullptr || next_->capacity() < larger) begin_next(larger, one);
+    if (next_ == nullptr || next_->capacity() < larger) begin_next(larger, sample_key);
     copy_to_next(array_->count());
-    change_to_next();
+    switch_to_next();
   } else if (next_ != nullptr && entries_ + 4 * last_entries(*array_) < capacity) [[unlikely]] {
     next_.reset();
   } else if (erased_ > capacity / 2 && wanted < capacity / 4) [[unlikely]] {
     // Only if as many entries were erased since the array was made. So entries that come and go seldom pay for it, and an
     // array that was made large for future entries stays large.
-    if (begin_next_if_there_is_memory(capacity_for(wanted + wanted / 2), one)) {
+    if (try_begin_next(capacity_for(wanted + wanted / 2), sample_key)) {
       copy_to_next(array_->count());
-      change_to_next();
+      switch_to_next();
     } else {
       erased_ = 0;  // tries again when as many more were erased
     }
   }
 }
 
-IndexShard::Room IndexShard::reserve_room(uint64_t count, int64_t one) {
-  reserve(count, one);
+IndexShard::Room IndexShard::reserve_room(uint64_t count, int64_t sample_key) {
+  reserve(count, sample_key);
   reserved_ += count;
   return {*this, count};
 }
@@ -275,7 +275,7 @@ IndexEntry IndexShard::insert(int64_t key, RowRef ref) noexcept {
   const IndexEntry placed = place<Seen::kYes>(*array_, key, ref);
   // Counts inserted keys, not keys for which room is reserved: most of those may be here already.
   if (next_ == nullptr && is_nearly_full()) [[unlikely]]
-    begin_next_if_there_is_memory(capacity_for(array_->capacity() + 1), key);
+    try_begin_next(capacity_for(array_->capacity() + 1), key);
   if (next_ != nullptr) [[unlikely]] {
     if (is_copied(placed)) place<Seen::kNo>(*next_, key, ref);
     copy_to_next(static_cast<uint32_t>(array_->count() / last_entries(*array_) + 1));
@@ -316,15 +316,15 @@ void IndexShard::erase(const IndexEntry& entry) noexcept {
   });
 }
 
-void IndexShard::begin_next(uint64_t capacity, int64_t one) {
+void IndexShard::begin_next(uint64_t capacity, int64_t sample_key) {
   next_.reset();
-  next_ = std::make_unique<BucketArray>(number_, capacity, should_be_compact(capacity, one));
+  next_ = std::make_unique<BucketArray>(number_, capacity, should_be_compact(capacity, sample_key));
   copied_ = 0;
 }
 
-bool IndexShard::begin_next_if_there_is_memory(uint64_t capacity, int64_t one) {
+bool IndexShard::try_begin_next(uint64_t capacity, int64_t sample_key) {
   try {
-    begin_next(capacity, one);
+    begin_next(capacity, sample_key);
     return true;
   } catch (const Error&) {
   } catch (const std::bad_alloc&) {
@@ -341,7 +341,7 @@ void IndexShard::copy_to_next(uint32_t buckets) noexcept {
   copied_ = end;
 }
 
-void IndexShard::change_to_next() noexcept {
+void IndexShard::switch_to_next() noexcept {
   std::unique_ptr<BucketArray> old = std::exchange(array_, std::move(next_));
   erased_ = 0;
   ++layout_;

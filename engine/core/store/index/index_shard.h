@@ -63,12 +63,12 @@ class alignas(64) IndexShard {
   // The number of further inserts for which the array has room, beside those that are reserved.
   uint64_t room() const REQUIRES(mutex);
   // Makes room for the next `count` inserts, which then can't fail as long as the mutex stays held. Gives memory back if
-  // most entries were erased. `one` is one of the keys to come; it says for which kind of keys the first array is made.
-  // Throws Error(kStorage) or std::bad_alloc, and then has changed nothing.
-  void reserve(uint64_t count, int64_t one) REQUIRES(mutex);
+  // most entries were erased. `sample_key` is one of the keys to come; it says for which kind of keys the first array is
+  // made. Throws Error(kStorage) or std::bad_alloc, and then has changed nothing.
+  void reserve(uint64_t count, int64_t sample_key) REQUIRES(mutex);
   // Makes room for `count` inserts that its holder keeps when the mutex is released, whatever other threads insert.
   // Throws Error(kStorage) or std::bad_alloc, and then has changed nothing.
-  [[nodiscard]] Room reserve_room(uint64_t count, int64_t one) REQUIRES(mutex);
+  [[nodiscard]] Room reserve_room(uint64_t count, int64_t sample_key) REQUIRES(mutex);
 
   // REQUIRES: room was reserved, `key` is absent, and the row that `ref` names is whole.
   IndexEntry insert(int64_t key, RowRef ref) noexcept REQUIRES(mutex);
@@ -102,13 +102,13 @@ class alignas(64) IndexShard {
   // Returns the least size, among those through which the array grows, that has room for the entries.
   uint64_t capacity_for(uint64_t entries) const;
   bool is_nearly_full() const REQUIRES(mutex);
-  bool should_be_compact(uint64_t capacity, int64_t one) const REQUIRES(mutex);
+  bool should_be_compact(uint64_t capacity, int64_t sample_key) const REQUIRES(mutex);
   // Throws Error(kStorage) or std::bad_alloc, and then next_ is null.
-  void begin_next(uint64_t capacity, int64_t one) REQUIRES(mutex);
-  bool begin_next_if_there_is_memory(uint64_t capacity, int64_t one) REQUIRES(mutex);
+  void begin_next(uint64_t capacity, int64_t sample_key) REQUIRES(mutex);
+  bool try_begin_next(uint64_t capacity, int64_t sample_key) REQUIRES(mutex);
   // Copies this number of further buckets, or all that are left.
   void copy_to_next(uint32_t buckets) noexcept REQUIRES(mutex);
-  void change_to_next() noexcept REQUIRES(mutex);
+  void switch_to_next() noexcept REQUIRES(mutex);
   bool is_copied(const IndexEntry& entry) const REQUIRES(mutex) {
     return array_->position(*entry.bucket) < copied_;
   }

@@ -19,7 +19,7 @@ struct WideHomes {
   uint64_t count;
 
   Sought seek(int64_t key) const { return {home_bucket(key, count), key}; }
-  uint32_t most_passed() const { return static_cast<uint32_t>(count - 1); }
+  uint32_t max_passed() const { return static_cast<uint32_t>(count - 1); }
   static int find(const Bucket& bucket, uint32_t /*passed*/, const Sought& sought) {
     return bucket.find_key(sought.key);
   }

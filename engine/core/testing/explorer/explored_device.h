@@ -15,19 +15,19 @@ class ExploredDevice final : public gpu::EmulatedDevice {
       : EmulatedDevice({.memory_bytes = 4 << 20, .seed = seed}), aside_(EmulatedDevice::make_stream()) {}
 
   void record(gpu::Event event, gpu::Stream stream) override {
-    if (left_out().is_it(Synchronisation::kRecord, __builtin_return_address(0))) return;
+    if (left_out().leaves_out(Synchronisation::kRecord, __builtin_return_address(0))) return;
     EmulatedDevice::record(event, stream);
   }
   void wait(gpu::Stream stream, gpu::Event event) override {
-    if (left_out().is_it(Synchronisation::kStreamWait, __builtin_return_address(0))) return;
+    if (left_out().leaves_out(Synchronisation::kStreamWait, __builtin_return_address(0))) return;
     EmulatedDevice::wait(stream, event);
   }
   bool query(gpu::Event event) override {
-    if (left_out().is_it(Synchronisation::kQuery, __builtin_return_address(0))) return true;
+    if (left_out().leaves_out(Synchronisation::kQuery, __builtin_return_address(0))) return true;
     return EmulatedDevice::query(event);
   }
   void call_host(std::function<void()> function, gpu::Stream stream) override {
-    const bool is_aside = left_out().is_it(Synchronisation::kFunction, __builtin_return_address(0));
+    const bool is_aside = left_out().leaves_out(Synchronisation::kFunction, __builtin_return_address(0));
     if (!is_aside) return EmulatedDevice::call_host(std::move(function), stream);
     // Runs the function after what is on the stream now, but nothing on the stream waits for it.
     const gpu::Event before = EmulatedDevice::make_event();
@@ -39,11 +39,11 @@ class ExploredDevice final : public gpu::EmulatedDevice {
 
  private:
   void wait_for(gpu::Event event) override {
-    if (left_out().is_it(Synchronisation::kHostWait, __builtin_return_address(0))) return;
+    if (left_out().leaves_out(Synchronisation::kHostWait, __builtin_return_address(0))) return;
     EmulatedDevice::wait_for(event);
   }
   void wait_for(gpu::Stream stream) override {
-    if (left_out().is_it(Synchronisation::kHostWait, __builtin_return_address(0))) return;
+    if (left_out().leaves_out(Synchronisation::kHostWait, __builtin_return_address(0))) return;
     EmulatedDevice::wait_for(stream);
   }
 

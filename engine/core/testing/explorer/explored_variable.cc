@@ -23,8 +23,8 @@ constexpr size_t kRowBytes = 4 * sizeof(float);
 
 // A row's value is its key's initial value plus the number of its updates, so each float says which row it belongs to, and
 // at which moment.
-constexpr int64_t kMostUpdates = 1000;
-float initial_value(int64_t key) { return static_cast<float>((key + 1) * kMostUpdates); }
+constexpr int64_t kMaxUpdates = 1000;
+float initial_value(int64_t key) { return static_cast<float>((key + 1) * kMaxUpdates); }
 
 // Draws whether batches cross the bus in one piece or in several.
 TierSpec hbm(Draws& draws, uint64_t rows) {
@@ -79,7 +79,7 @@ TableSpec spec_of(Draws& draws) {
 void check_ranks(const Table& table) {
   const HbmTier& hbm = *table.parts().store->tiers().hbm();
   RowBatch row(table.parts().layout);
-  for (Slot slot = 0; slot < hbm.untouched_from(); ++slot) {
+  for (Slot slot = 0; slot < hbm.first_never_taken(); ++slot) {
     if (!hbm.ranks().is_filled(slot)) continue;
     const Place place{hbm.key(slot), slot};
     hbm.read({&place, 1}, row);
@@ -105,7 +105,7 @@ ExploredVariable::ExploredVariable(Draws& draws, ExploredDevice& of, const std::
 }
 
 std::vector<int64_t> ExploredVariable::some_ids(Draws& draws) {
-  std::vector<int64_t> ids(1 + draws.below(kMostIds));
+  std::vector<int64_t> ids(1 + draws.below(kMaxIds));
   for (int64_t& id : ids) id = static_cast<int64_t>(draws.below(kKeys));
   return ids;
 }
@@ -121,7 +121,7 @@ void ExploredVariable::note_asked(const std::vector<int64_t>& ids, const Variabl
 }
 
 void ExploredVariable::train_first(Draws& draws) {
-  const std::vector<float> gradients(kMostIds * kDim, 1.0f);
+  const std::vector<float> gradients(kMaxIds * kDim, 1.0f);
   for (uint64_t left = draws.below(4); left != 0; --left) {
     const std::vector<int64_t> ids = some_ids(draws);
     const size_t number = begin_apply(ids, next_step);
@@ -167,7 +167,7 @@ int64_t ExploredVariable::updates_of(int64_t key, const float* row) const {
   Scheduler::instance().note(
       static_cast<uint64_t>(static_cast<int64_t>(std::isfinite(updates) ? updates : -1)));
   bool is_whole =
-      std::isfinite(updates) && updates >= 0 && updates < kMostUpdates && updates == std::floor(updates);
+      std::isfinite(updates) && updates >= 0 && updates < kMaxUpdates && updates == std::floor(updates);
   for (int d = 1; d < kDim; ++d) is_whole = is_whole && row[d] == row[0];
   if (!is_whole) {
     std::string text = "the row of key " + std::to_string(key) + " is none that it had:";
@@ -224,7 +224,7 @@ void ExploredVariable::look_at_the_end(gpu::Stream stream) {
   gpu::DeviceArray<float> out(device, rows.size());
   ids.copy_from(keys.data(), keys.size(), stream);
   table->lookup_on_device({ids.address(), static_cast<uint32_t>(kKeys), stream}, out.address(),
-                          LookUpFor::kTraining);
+                          LookUpPurpose::kTraining);
   out.copy_to(rows.data(), rows.size(), stream);
   for (const int64_t key : keys) {
     const auto i = static_cast<size_t>(key);
@@ -235,7 +235,7 @@ void ExploredVariable::look_at_the_end(gpu::Stream stream) {
   }
   history.end(end);
   const size_t on_host = history.begin({.kind = Operation::Kind::kRead, .name = "the end on the host"});
-  table->lookup(keys, rows.data(), LookUpFor::kTraining);
+  table->lookup(keys, rows.data(), LookUpPurpose::kTraining);
   end_reads({on_host}, keys, rows.data());
   const size_t moment = history.begin({.kind = Operation::Kind::kMoment, .name = "the end, exported"});
   saw_rows(moment, table->export_rows());

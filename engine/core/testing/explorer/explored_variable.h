@@ -12,14 +12,14 @@
 #include "table.h"
 #include "testing/explorer/explored_device.h"
 #include "testing/explorer/history.h"
-#include "testing/explorer/told_ids.h"
+#include "testing/explorer/prefetched_ids.h"
 #include "testing/variable.h"
 
 namespace embstore::explorer {
 
 inline constexpr int kDim = 3;
 inline constexpr int64_t kKeys = 12;
-inline constexpr size_t kMostIds = 8;
+inline constexpr size_t kMaxIds = 8;
 
 struct ExploredVariable {
   // Makes a variable of one or two partitions, whose files' paths begin with `path`.
@@ -71,7 +71,7 @@ struct ExploredVariable {
   bool is_persisting = false;
   std::vector<Persisted> persisted;  // oldest first
   uint64_t looked_up = 0;
-  ToldIds asked_for;
+  PrefetchedIds asked_for;
 
  private:
   int64_t updates_of(int64_t key, const float* row) const;

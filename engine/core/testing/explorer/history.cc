@@ -8,7 +8,7 @@
 namespace embstore::explorer {
 namespace {
 
-constexpr size_t kMostOperations = 64;  // in one schedule
+constexpr size_t kMaxOperations = 64;  // in one schedule
 
 // Searches for an order of one key's operations that explains what each of them saw.
 class Search {
@@ -55,7 +55,7 @@ class Search {
       case Operation::Kind::kClear: row = {}; return true;
       case Operation::Kind::kFill: row = seen; return true;
       case Operation::Kind::kSave:
-        if (row.version < operation.least_version) row = {};
+        if (row.version < operation.min_version) row = {};
         return operation.ended == 0 || seen == row;
     }
     return false;
@@ -106,7 +106,7 @@ bool History::explains(int64_t key, const std::vector<uint64_t>& before) const {
 }
 
 std::optional<std::string> History::contradiction(const std::vector<int64_t>& keys) const {
-  if (operations_.size() > kMostOperations) return "more operations than are judged";
+  if (operations_.size() > kMaxOperations) return "more operations than are judged";
   const std::vector<uint64_t> time_alone(operations_.size());
   for (const int64_t key : keys) {
     if (!explains(key, time_alone)) return "no order explains " + described(key);
@@ -149,8 +149,8 @@ std::string History::described(std::optional<int64_t> key) const {
       text.append(" ").append(std::to_string(of)).append(" × ").append(std::to_string(row.count));
       if (row.version >= 0) text.append(" (").append(std::to_string(row.version)).append(")");
     }
-    if (operation.least_version >= 0) {
-      text.append(" evicts below ").append(std::to_string(operation.least_version));
+    if (operation.min_version >= 0) {
+      text.append(" evicts below ").append(std::to_string(operation.min_version));
     }
   }
   return text;

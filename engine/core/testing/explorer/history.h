@@ -31,7 +31,7 @@ struct Operation {
     kDrop,     // removes the rows
     kClear,    // removes all rows
     kFill,     // sets the rows after its kClear: a restore's second half
-    kSave,     // removes rows with a version below `least_version`, then saw all
+    kSave,     // removes rows with a version below `min_version`, then saw all
     kMoment,   // saw all rows as they were between two batches
   };
   // The rows by key: for an apply, the number of gradients; for operations that see rows, what they saw; for a
@@ -39,7 +39,7 @@ struct Operation {
   std::map<int64_t, RowState> rows = {};
   Kind kind;
   std::string name;
-  int64_t least_version = -1;
+  int64_t min_version = -1;
   std::optional<size_t> after = std::nullopt;  // the operation that must come first
   uint64_t began = 0;
   uint64_t ended = 0;  // 0: it hasn't ended, so it may have had its effect or not
@@ -58,7 +58,7 @@ class History {
   void end(size_t number);
   Operation& at(size_t number) { return operations_[number]; }
   // Marks an operation as refused: it did and saw nothing.
-  void refused(size_t number) {
+  void note_refused(size_t number) {
     operations_[number].kind = Operation::Kind::kRead;
     operations_[number].rows.clear();
   }
@@ -68,12 +68,12 @@ class History {
     try {
       return call();
     } catch (...) {
-      refused(number);
+      note_refused(number);
       throw;
     }
   }
   // Marks an operation as abandoned: it may have had its effect, and saw nothing.
-  void given_up(size_t number) { operations_[number].ended = 0; }
+  void note_given_up(size_t number) { operations_[number].ended = 0; }
 
   // Returns what no serial order explains; nullopt if an order explains all. `keys` are all keys.
   std::optional<std::string> contradiction(const std::vector<int64_t>& keys) const;

@@ -83,7 +83,7 @@ bool is_lock_left_out(const void* caller) {
     void** const found = std::find_if_not(std::find(callers, end, caller), end, is_of_a_lock);
     if (found != end) caller = *found;
   }
-  return left_out().is_it(Synchronisation::kLock, caller);
+  return left_out().leaves_out(Synchronisation::kLock, caller);
 }
 
 // Returns whether it's the mutex of the emulated device's fibers, which each thread of a kernel takes. Threads don't

@@ -20,20 +20,20 @@ LeftOut& left_out() {
   return *state;
 }
 
-bool LeftOut::is_it(Synchronisation what, const void* caller) {
+bool LeftOut::leaves_out(Synchronisation what, const void* caller) {
   if (!is_used()) return false;
   // The compiler duplicates the loop that looks for steps that have ended.
   const uint64_t place =
       what == Synchronisation::kQuery ? begin_of_function_at(place_of(caller)) : place_of(caller);
-  const Site called{what, place};
+  const SyncSite called{what, place};
   if (looks_for_sites) ++seen[called];
   if (called != site) return false;
   ++times_;
   return true;
 }
 
-std::map<Site, std::string> names_of(const std::map<Site, uint64_t>& sites) {
-  std::map<Site, std::string> names;
+std::map<SyncSite, std::string> names_of(const std::map<SyncSite, uint64_t>& sites) {
+  std::map<SyncSite, std::string> names;
   std::map<std::string, int> ordinals;
   for (const auto& [site, times] : sites) {
     std::string name(name_of(site.what));

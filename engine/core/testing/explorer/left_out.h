@@ -27,23 +27,23 @@ enum class Synchronisation : uint8_t {
 };
 std::string_view name_of(Synchronisation what);
 
-struct Site {
+struct SyncSite {
   Synchronisation what;
   uint64_t place;  // in the program, whatever its load address
-  auto operator<=>(const Site&) const = default;
+  auto operator<=>(const SyncSite&) const = default;
 };
 
 class LeftOut {
  public:
   // The site that is left out, if any.
-  std::optional<Site> site;
+  std::optional<SyncSite> site;
   // Set to record sites in `seen`, with the number of calls of each.
   bool looks_for_sites = false;
-  std::map<Site, uint64_t> seen;
+  std::map<SyncSite, uint64_t> seen;
 
   // Called at each synchronisation with the address to which it returns. Returns whether to leave it out.
   bool is_used() const { return looks_for_sites || site; }
-  bool is_it(Synchronisation what, const void* caller);
+  bool leaves_out(Synchronisation what, const void* caller);
   // Returns how often a call was left out.
   uint64_t times() const { return times_; }
 
@@ -52,8 +52,8 @@ class LeftOut {
 };
 LeftOut& left_out();
 
-// Returns names such as "a lock in embstore::HbmTier::join, number 2", from the program's own symbol table. A site in a
-// function without a symbol is named by its place.
-std::map<Site, std::string> names_of(const std::map<Site, uint64_t>& sites);
+// Returns names such as "a lock in embstore::HbmTier::sync_mirror_to, number 2", from the program's own symbol table. A
+// site in a function without a symbol is named by its place.
+std::map<SyncSite, std::string> names_of(const std::map<SyncSite, uint64_t>& sites);
 
 }  // namespace embstore::explorer

@@ -19,7 +19,7 @@ void __wrap__ZN8embstore11DeviceSteps7HostUseC1EPS0_NS0_6LengthE(void* use, Devi
                                                                  DeviceSteps::Length length) {
   void* callers[3] = {};
   if (steps != nullptr && left_out().is_used() && backtrace(callers, 3) == 3 &&
-      left_out().is_it(Synchronisation::kHostUse, callers[2])) {
+      left_out().leaves_out(Synchronisation::kHostUse, callers[2])) {
     steps = nullptr;
   }
   __real__ZN8embstore11DeviceSteps7HostUseC1EPS0_NS0_6LengthE(use, steps, length);
@@ -27,13 +27,13 @@ void __wrap__ZN8embstore11DeviceSteps7HostUseC1EPS0_NS0_6LengthE(void* use, Devi
 
 void __real__ZN8embstore11DeviceSteps6finishEv(DeviceSteps* steps);
 void __wrap__ZN8embstore11DeviceSteps6finishEv(DeviceSteps* steps) {
-  if (left_out().is_it(Synchronisation::kFinish, __builtin_return_address(0))) return;
+  if (left_out().leaves_out(Synchronisation::kFinish, __builtin_return_address(0))) return;
   __real__ZN8embstore11DeviceSteps6finishEv(steps);
 }
 
 void __real__ZNK8embstore6Epochs15wait_until_idleEv(const Epochs* epochs);
 void __wrap__ZNK8embstore6Epochs15wait_until_idleEv(const Epochs* epochs) {
-  if (left_out().is_it(Synchronisation::kIdle, __builtin_return_address(0))) return;
+  if (left_out().leaves_out(Synchronisation::kIdle, __builtin_return_address(0))) return;
   __real__ZNK8embstore6Epochs15wait_until_idleEv(epochs);
 }
 

@@ -19,8 +19,8 @@
 #include "testing/explorer/explored_device.h"
 #include "testing/explorer/explored_variable.h"
 #include "testing/explorer/history.h"
+#include "testing/explorer/prefetched_ids.h"
 #include "testing/explorer/scheduler.h"
-#include "testing/explorer/told_ids.h"
 #include "testing/watched_calls.h"
 
 namespace embstore::explorer {
@@ -28,7 +28,7 @@ namespace {
 
 using gpu::emulated::Draws;
 
-constexpr size_t kMostOperationsOfAThread = 5;
+constexpr size_t kMaxOperationsOfAThread = 5;
 constexpr size_t kStreams = 2;
 
 class Schedule {
@@ -39,7 +39,7 @@ class Schedule {
         // From now on the tables that open the emulated device get this one.
         opened_(ProcessRegistry<std::string, gpu::Device>::get("emulated", [this] { return device_; })) {
     check(opened_ == device_, "another device is open");
-    told_ids().clear();
+    prefetched_ids().clear();
     const size_t variables = draws_.one_in(3) ? 2 : 1;
     while (variables_.size() < variables) {
       variables_.emplace_back(draws_, *device_, directory_ / ("rows" + std::to_string(variables_.size())));
@@ -74,9 +74,9 @@ class Schedule {
       if (const auto wrong = variable.history.contradiction(ExploredVariable::all_keys())) fail(*wrong);
     }
   }
-  bool has_checkpoints(size_t least_partitions) const {
+  bool has_checkpoints(size_t min_partitions) const {
     return std::any_of(variables_.begin(), variables_.end(), [&](const ExploredVariable& variable) {
-      return !variable.persisted.empty() && variable.partitions() >= least_partitions;
+      return !variable.persisted.empty() && variable.partitions() >= min_partitions;
     });
   }
   bool has_steps_of_variables() const { return has_steps_of_variables_; }
@@ -117,7 +117,7 @@ class Schedule {
    public:
     Worker(Schedule& schedule, uint64_t seed, bool closes)
         : schedule_(schedule), draws_(seed), closes_(closes), aside_(*schedule.device_) {
-      for (size_t left = 2 + draws_.below(kMostOperationsOfAThread - 1); left != 0; --left)
+      for (size_t left = 2 + draws_.below(kMaxOperationsOfAThread - 1); left != 0; --left)
         steps_.emplace_back(schedule_);
     }
 
@@ -145,10 +145,10 @@ class Schedule {
     // rows; or ids only.
     struct OnDevice {
       explicit OnDevice(const Schedule& schedule)
-          : ids(*schedule.device_, kMostIds),
-            out(*schedule.device_, kMostIds * kDim),
-            ids_on_host(*schedule.device_, kMostIds),
-            rows(*schedule.device_, kMostIds * kDim),
+          : ids(*schedule.device_, kMaxIds),
+            out(*schedule.device_, kMaxIds * kDim),
+            ids_on_host(*schedule.device_, kMaxIds),
+            rows(*schedule.device_, kMaxIds * kDim),
             is_done(*schedule.device_) {}
       void put_ids(ExploredVariable& of_variable, const std::vector<int64_t>& some, gpu::Stream on_stream) {
         on = &of_variable;
@@ -186,10 +186,10 @@ class Schedule {
       switch (does) {
         case Does::kTrain: return train(on, may_save);
         case Does::kTrainOnStream: return train_on_device();
-        case Does::kLookUpOnStream: return look_up_on_device(LookUpFor::kTraining);
-        case Does::kServeOnStream: return look_up_on_device(LookUpFor::kServing);
-        case Does::kLookUp: return look_up_on_the_host(on, LookUpFor::kTraining);
-        case Does::kServe: return look_up_on_the_host(on, LookUpFor::kServing);
+        case Does::kLookUpOnStream: return look_up_on_device(LookUpPurpose::kTraining);
+        case Does::kServeOnStream: return look_up_on_device(LookUpPurpose::kServing);
+        case Does::kLookUp: return look_up_on_the_host(on, LookUpPurpose::kTraining);
+        case Does::kServe: return look_up_on_the_host(on, LookUpPurpose::kServing);
         case Does::kAskAhead: return ask_ahead(on);
         case Does::kDrain: at("drain"); return on.table->drain();
         case Does::kSynchronise: return synchronise();
@@ -213,7 +213,7 @@ class Schedule {
         if (!may_pause || !draws_.one_in(4)) return on.table->apply_gradients(ids, gradients.data(), step);
         const auto prepared = on.table->prepare_apply(ids, gradients.data());
         if (draws_.one_in(2))
-          look_up_on_device(draws_.one_in(2) ? LookUpFor::kTraining : LookUpFor::kServing, &on);
+          look_up_on_device(draws_.one_in(2) ? LookUpPurpose::kTraining : LookUpPurpose::kServing, &on);
         if (draws_.one_in(4)) ask_ahead(on);
         at("commit");
         prepared->commit(step);
@@ -221,8 +221,8 @@ class Schedule {
       on.history.end(number);
     }
 
-    void look_up_on_the_host(ExploredVariable& on, LookUpFor purpose) {
-      const std::string name = purpose == LookUpFor::kTraining ? "look-up for training" : "look-up";
+    void look_up_on_the_host(ExploredVariable& on, LookUpPurpose purpose) {
+      const std::string name = purpose == LookUpPurpose::kTraining ? "look-up for training" : "look-up";
       at(name);
       const std::vector<int64_t> ids = ExploredVariable::some_ids(draws_);
       std::vector<float> rows(ids.size() * kDim);
@@ -258,7 +258,7 @@ class Schedule {
 
     // `used`: the variable whose rows the thread uses. The thread may wait only for variables made after it, or is
     // refused.
-    void look_up_on_device(LookUpFor purpose, ExploredVariable* used = nullptr) {
+    void look_up_on_device(LookUpPurpose purpose, ExploredVariable* used = nullptr) {
       at("look-up on a stream");
       const std::vector<OnDevice*> parts = begin_step(used);
       if (parts.empty()) return;
@@ -269,7 +269,7 @@ class Schedule {
         partitions.emplace_back(tables.begin(), tables.end());
         batches.push_back({partitions.back(), part->on_device(), part->out.address()});
         part->reads = part->on->begin_reads(
-            part->of, purpose == LookUpFor::kServing ? "served on a stream" : "look-up on a stream");
+            part->of, purpose == LookUpPurpose::kServing ? "served on a stream" : "look-up on a stream");
       }
       Table::lookup_on_device(batches, purpose);
       for (OnDevice* part : parts) {
@@ -298,7 +298,7 @@ class Schedule {
       try {
         Table::apply_on_device(batches, version);
       } catch (...) {
-        for (OnDevice* part : parts) part->on->history.refused(*part->apply);
+        for (OnDevice* part : parts) part->on->history.note_refused(*part->apply);
         throw;
       }
       for (OnDevice* part : parts) part->on->history.end(*part->apply);  // later operations see it
@@ -388,7 +388,7 @@ class Schedule {
       UnwaitingCalls calls;
       EvictionRule eviction;
       if (draws_.one_in(3))
-        eviction.least_version = static_cast<int64_t>(draws_.below(static_cast<uint64_t>(on.next_step) + 1));
+        eviction.min_version = static_cast<int64_t>(draws_.below(static_cast<uint64_t>(on.next_step) + 1));
       std::deque<checkpoint::Writer> files;
       std::vector<std::unique_ptr<TableSave>> saves;
       std::vector<std::string> paths;
@@ -399,9 +399,8 @@ class Schedule {
       }
       if (draws_.one_in(3)) some_operation(/*may_save=*/false);
       at("save, its moment");
-      const size_t number = on.history.begin({.kind = Operation::Kind::kSave,
-                                              .name = "save",
-                                              .least_version = eviction.least_version.value_or(-1)});
+      const size_t number = on.history.begin(
+          {.kind = Operation::Kind::kSave, .name = "save", .min_version = eviction.min_version.value_or(-1)});
       {
         std::optional<MutexLock> lock;
         if (saves.size() > 1) lock.emplace(on.table->whole_batches());
@@ -411,7 +410,7 @@ class Schedule {
       try {
         for (uint64_t left = draws_.below(3); left != 0; --left) some_operation(/*may_save=*/false);
       } catch (...) {
-        on.history.given_up(number);
+        on.history.note_given_up(number);
         throw;
       }
       at("save, its rows");
@@ -427,11 +426,11 @@ class Schedule {
     }
 
     void drop_a_checkpoint(ExploredVariable& on) {
-      constexpr size_t kMostKept = 8;
-      if (on.persisted.size() < kMostKept) return;
+      constexpr size_t kMaxKept = 8;
+      if (on.persisted.size() < kMaxKept) return;
       const ExploredVariable::Persisted oldest = on.persisted.front();
       for (size_t p = 0; p < on.partitions(); ++p) on.table->partition(p).drop_persisted(oldest.numbers[p]);
-      on.history.refused(oldest.moment);
+      on.history.note_refused(oldest.moment);
       on.persisted.erase(on.persisted.begin());
     }
 
@@ -457,7 +456,7 @@ class Schedule {
           }
         }
         if (is_dropped) {
-          on.history.refused(made.moment);
+          on.history.note_refused(made.moment);
         } else {
           on.persisted.push_back(made);
         }
@@ -531,12 +530,12 @@ class Schedule {
   }
 
   void look_at_the_end() {
-    ToldIds asked_for;
+    PrefetchedIds asked_for;
     for (ExploredVariable& variable : variables_) {
       variable.look_at_the_end(*streams_[0]);
       asked_for.insert(variable.asked_for.begin(), variable.asked_for.end());
     }
-    check(told_ids() == asked_for, "others are brought up than were asked for");
+    check(prefetched_ids() == asked_for, "others are brought up than were asked for");
   }
 
   Draws draws_;

@@ -47,7 +47,7 @@ DeviceSteps::Turns::Turns(std::span<DeviceSteps* const> tables, gpu::Stream stre
       table->forget_ended_steps();
       table->make_room_in_flight();
       table->in_flight_.reserve(table->in_flight_.size() + tables.size());
-      table->put_in_order(stream, effect);
+      table->order_stream(stream, effect);
     }
   } catch (...) {
     give_back();
@@ -75,7 +75,7 @@ void DeviceSteps::Turns::give_back() NO_THREAD_SAFETY_ANALYSIS {
 DeviceSteps::Turns::~Turns() { give_back(); }
 
 // Keeps all steps before the first call of the device, which may be lost: the stream may already run the step.
-void DeviceSteps::Turns::are_in_flight(std::span<const StepOfTable> steps, gpu::Stream stream) {
+void DeviceSteps::Turns::note_in_flight(std::span<const StepOfTable> steps, gpu::Stream stream) {
   for (const StepOfTable& one : steps) {
     one.table->turnstile_.assert_held();
     one.table->in_flight_.push_back({one.step, effect_});
@@ -92,14 +92,14 @@ void DeviceSteps::forget_ended_steps() {
 }
 
 void DeviceSteps::make_room_in_flight() {
-  while (in_flight_.size() >= kMostInFlight) {
+  while (in_flight_.size() >= kMaxInFlight) {
     device_.synchronise(in_flight_.front().step->end());
     forget_ended_steps();
   }
 }
 
 // Waits for no step before the last one that changes rows, since that one runs after all before it.
-void DeviceSteps::put_in_order(gpu::Stream stream, Effect effect) {
+void DeviceSteps::order_stream(gpu::Stream stream, Effect effect) {
   if (effect == Effect::kUsesNone) return;
   for (auto one = in_flight_.rbegin(); one != in_flight_.rend(); ++one) {
     if (one->effect == Effect::kUsesNone) continue;
@@ -158,7 +158,7 @@ DeviceSteps::Function::~Function() {
 DeviceSteps::HostUse::HostUse(DeviceSteps* steps, Length length) : steps_(steps), length_(length) {
   if (steps_ == nullptr) return;
   uses_of_thread.reserve(uses_of_thread.size() + 1);
-  if (!is_used_by_thread(*steps_) || !steps_->try_begin_beside(length_)) {
+  if (!is_used_by_thread(*steps_) || !steps_->try_begin_nested(length_)) {
     const MutexLock lock(steps_->turnstile_);
     steps_->wait_for_steps();
     steps_->begin_use(length_);
@@ -172,7 +172,7 @@ void DeviceSteps::begin_use(Length length) {
   if (length == Length::kLong) ++long_uses_;
 }
 
-bool DeviceSteps::try_begin_beside(Length length) {
+bool DeviceSteps::try_begin_nested(Length length) {
   const MutexLock lock(mutex_);
   if (uses_ == 0) return false;
   ++uses_;

@@ -1,7 +1,7 @@
 // Decides who uses the rows in a GPU's memory, and when: either any number of steps on the device, or any number of uses
 // by the host.
 //
-// A step is put on a stream by a thread that doesn't wait for it, unless kMostInFlight steps of the table are in flight,
+// A step is put on a stream by a thread that doesn't wait for it, unless kMaxInFlight steps of the table are in flight,
 // each with memory for its batch. A step finds rows by the mirror, so no row may move before its stream has finished it.
 // A use is the scope of an operation of the host that may read, write or move such rows. So while a step is in flight,
 // the mirror agrees with the host's index about the GPU's rows, and while the host uses rows, no step runs.
@@ -52,7 +52,7 @@ class DeviceSteps {
   explicit DeviceSteps(gpu::Device& device) : device_(device), number_(next_number()) {}
 
   // One step runs, and the others are ready to follow; more would only take memory.
-  static constexpr size_t kMostInFlight = 4;
+  static constexpr size_t kMaxInFlight = 4;
 
   // The effect of a step on the rows on the device. A step that uses none is not ordered with others, and waits for no
   // use.
@@ -83,15 +83,15 @@ class DeviceSteps {
       try {
         put();
       } catch (...) {
-        gpu::ignoring_a_lost_device([&] { are_in_flight(steps, stream); });
+        gpu::ignoring_a_lost_device([&] { note_in_flight(steps, stream); });
         throw;
       }
-      are_in_flight(steps, stream);
+      note_in_flight(steps, stream);
     }
 
    private:
     void give_back();
-    void are_in_flight(std::span<const StepOfTable> steps, gpu::Stream stream);
+    void note_in_flight(std::span<const StepOfTable> steps, gpu::Stream stream);
 
     std::vector<DeviceSteps*> tables_;  // in the order in which they were made, each once
     const Effect effect_;
@@ -160,9 +160,9 @@ class DeviceSteps {
   void end_function();
   void begin_use(Length length) REQUIRES(turnstile_);
   // Begins a use beside another one, when no step can be in flight. Returns false if there is no other use.
-  bool try_begin_beside(Length length);
+  bool try_begin_nested(Length length);
   void wait_for_steps() REQUIRES(turnstile_);
-  void put_in_order(gpu::Stream stream, Effect effect) REQUIRES(turnstile_);
+  void order_stream(gpu::Stream stream, Effect effect) REQUIRES(turnstile_);
   void forget_ended_steps() REQUIRES(turnstile_);
   // Waits for the oldest steps if as many are in flight as may be.
   void make_room_in_flight() REQUIRES(turnstile_);

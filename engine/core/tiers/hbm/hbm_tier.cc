@@ -48,7 +48,7 @@ HbmTier::HbmTier(const RowLayout& layout, uint64_t slots, std::shared_ptr<gpu::D
       changed_(slots),
       is_marked_(copies == Copies::kInPool ? slots : 1, PageSize::kSmall),
       remarked_(copies == Copies::kInPool ? slots : 0),
-      is_joined_(*device_),
+      is_synced_(*device_),
       device_bytes_(floats_.floats().bytes() + device_ranks_.bytes() + 3 * pieces_[0].on_device.bytes() +
                     mirror_.bytes()) {
   if (copies == Copies::kNone) return;
@@ -208,27 +208,27 @@ void HbmTier::check_not_lost() const { static_cast<void>(device_->memory()); }
 
 // --- The mirror
 
-void HbmTier::join(gpu::Stream stream) {
+void HbmTier::sync_mirror_to(gpu::Stream stream) {
   const MutexLock lock(mutex_);
   change_bytes_ = 0;
-  bring_mirror_up_to_date();
-  if (marks_) bring_marks_up_to_date();
-  device_->record(is_joined_, stream_);
-  device_->wait(stream, is_joined_);
+  update_mirror();
+  if (marks_) update_marks();
+  device_->record(is_synced_, stream_);
+  device_->wait(stream, is_synced_);
 }
 
 // Removes all slots that rows left before it enters any that came: a slot may have another key's row now, and a key
 // another slot.
-void HbmTier::bring_mirror_up_to_date() {
-  change_noted(Change::kLeft, changed_, [this](Slot slot) {
+void HbmTier::update_mirror() {
+  change_noted(Change::kRemoved, changed_, [this](Slot slot) {
     mutex_.assert_held();
     return is_mirrored_.contains(slot);
   });
-  change_noted(Change::kCame, changed_, [this](Slot slot) { return ranks_.is_filled(slot); });
+  change_noted(Change::kAdded, changed_, [this](Slot slot) { return ranks_.is_filled(slot); });
   changed_.clear();
 }
 
-void HbmTier::bring_marks_up_to_date() {
+void HbmTier::update_marks() {
   const auto is_marked = [this](Slot slot) { return is_marked_[slot].load(std::memory_order_relaxed) != 0; };
   change_noted(Change::kMarked, remarked_, is_marked);
   change_noted(Change::kUnmarked, remarked_, [&](Slot slot) { return !is_marked(slot); });
@@ -288,11 +288,11 @@ void HbmTier::put_changes(Change change, std::span<const Slot> slots) {
     const size_t bytes = keys_at + now.size() * sizeof(int64_t);
     device_->copy_to_device(device, host, bytes, stream_);
     switch (change) {
-      case Change::kCame:
+      case Change::kAdded:
         mirror_.insert({device + keys_at, now.size()}, device_slots, device_count, stream_);
         for (const Slot slot : now) is_mirrored_.add(slot);
         break;
-      case Change::kLeft:
+      case Change::kRemoved:
         mirror_.erase_slots(device_slots, device_count, stream_);
         for (const Slot slot : now) is_mirrored_.remove(slot);
         break;

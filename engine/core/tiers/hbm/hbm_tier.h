@@ -72,9 +72,9 @@ class HbmTier final : public Tier, public RankedTier {
   // Brings the mirror and the marks up to date on the stream: kernels put on it later find exactly the rows that are in
   // the tier now. The host waits only if more rows came, left or were marked than fit into a piece. REQUIRES: no thread
   // writes, erases or marks rows until that work on the stream is done, nor did while work that was put on the stream
-  // after the last join() was under way.
-  void join(gpu::Stream stream);
-  // REQUIRES for these: join() was called for the stream on which they are used.
+  // after the last sync_mirror_to() was under way.
+  void sync_mirror_to(gpu::Stream stream);
+  // REQUIRES for these: sync_mirror_to() was called for the stream on which they are used.
   const gpu::Mirror& mirror() const NO_THREAD_SAFETY_ANALYSIS { return mirror_; }
   const gpu::DeviceRows& rows() const NO_THREAD_SAFETY_ANALYSIS { return floats_; }
   // For a step on the stream that counts accesses.
@@ -94,16 +94,16 @@ class HbmTier final : public Tier, public RankedTier {
   // step on the device is under way.
   void mark(Slot slot, bool has_copy);
   // A step clears the marks of the rows that it changes, on the device alone. Null if there are no marks. REQUIRES:
-  // join() was called for the stream on which they are used.
+  // sync_mirror_to() was called for the stream on which they are used.
   gpu::SlotMarks* marks() NO_THREAD_SAFETY_ANALYSIS { return marks_ ? &*marks_ : nullptr; }
 
   // --- RankedTier
   SlotRanks& ranks() const override { return ranks_; }
   uint64_t slot_count() const override { return slots_.slots(); }
-  uint64_t most_slots() const override { return slots_.most_slots(); }
-  uint64_t untouched_from() const override { return slots_.untouched_from(); }
+  uint64_t max_slots() const override { return slots_.max_slots(); }
+  uint64_t first_never_taken() const override { return slots_.first_never_taken(); }
   int64_t key(Slot slot) const override { return keys_[slot].load(std::memory_order_relaxed); }
-  bool keys_lie_apart() const override { return true; }
+  bool keys_are_with_ranks() const override { return true; }
   bool take_arrivals(std::vector<Slot>& slots) override { return slots_.take_arrivals(slots); }
   bool is_first() const override { return false; }
   bool ranks_lag() const override { return ranks_lag_.load(std::memory_order_acquire); }
@@ -140,10 +140,10 @@ class HbmTier final : public Tier, public RankedTier {
   void start_reading(Piece& piece, size_t floats, SlotOf slot_of) const REQUIRES(mutex_);
   template <class Take>
   void end_reading(const Piece& piece, size_t floats, Take take) const REQUIRES(mutex_);
-  void bring_mirror_up_to_date() REQUIRES(mutex_);
-  void bring_marks_up_to_date() REQUIRES(mutex_);
+  void update_mirror() REQUIRES(mutex_);
+  void update_marks() REQUIRES(mutex_);
   // A kind of change of the mirror, or of the marks.
-  enum class Change { kCame, kLeft, kMarked, kUnmarked };
+  enum class Change { kAdded, kRemoved, kMarked, kUnmarked };
   // Makes the change for those of the noted slots for which is_wanted(slot) is true.
   template <class IsWanted>
   void change_noted(Change change, const ChangedSlots& noted, IsWanted is_wanted) REQUIRES(mutex_);
@@ -176,7 +176,7 @@ class HbmTier final : public Tier, public RankedTier {
   std::optional<gpu::SlotMarks> marks_ GUARDED_BY(mutex_);
   const PageArray<std::atomic<uint8_t>> is_marked_;  // as the host set it last
   ChangedSlots remarked_;                            // since the marks were up to date
-  const gpu::OwnedEvent is_joined_;
+  const gpu::OwnedEvent is_synced_;
   std::atomic<uint64_t> changing_steps_{0};
   std::atomic<bool> ranks_lag_{false};
   uint64_t device_bytes_;

@@ -59,7 +59,7 @@ class StepMaker {
     // As long as the device works, nothing between this and the step may fail: threads that change rows wait for steps,
     // not for this.
     if (effect != DeviceSteps::Effect::kUsesNone) {
-      for_each_table(batches, [&](StepMaker& table) { table.tier_.join(stream); });
+      for_each_table(batches, [&](StepMaker& table) { table.tier_.sync_mirror_to(stream); });
     }
     turns.put(steps, stream, [&] { put(std::span<const InFlight<Batch>>(in_flight)); });
     return true;

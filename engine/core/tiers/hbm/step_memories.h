@@ -33,12 +33,12 @@ class StepMemories {
     std::erase_if(memories_, [&size](const auto& memory) {
       return memory.use_count() == 1 && memory->size.ids < size.ids;
     });
-    return memories_.emplace_back(make(StepSize{std::bit_ceil(std::max(size.ids, kLeastIds)), size.tables}));
+    return memories_.emplace_back(make(StepSize{std::bit_ceil(std::max(size.ids, kMinIds)), size.tables}));
   }
 
  private:
   // Smaller batches use memory of this size.
-  static constexpr uint32_t kLeastIds = 256;
+  static constexpr uint32_t kMinIds = 256;
 
   static bool fits(const StepSize& memory, const StepSize& batch) {
     return memory.ids >= batch.ids && memory.tables == batch.tables;

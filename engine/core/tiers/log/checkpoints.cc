@@ -16,12 +16,12 @@ Checkpoints::Checkpoints(const std::string& prefix, TableIdentity table, files::
       table_(std::move(table)),
       found_(manifests_.load(table_)) {}
 
-void Checkpoints::take_up(std::vector<DurableTier*> tiers) {
+void Checkpoints::adopt_kept(std::vector<DurableTier*> tiers) {
   const MutexLock lock(mutex_);
   tiers_ = std::move(tiers);
-  if (found_.size() > kMostCheckpoints) {
+  if (found_.size() > kMaxCheckpoints) {
     refuse(prefix_, "has " + std::to_string(found_.size()) + " checkpoints, and a table may have " +
-                        std::to_string(kMostCheckpoints) + "; remove the manifests that were put there");
+                        std::to_string(kMaxCheckpoints) + "; remove the manifests that were put there");
   }
   for (const Manifest& manifest : found_) {
     if (manifest.tiers.size() == tiers_.size()) continue;
@@ -33,7 +33,7 @@ void Checkpoints::take_up(std::vector<DurableTier*> tiers) {
   for (size_t t = 0; t < tiers_.size(); ++t) {
     std::vector<TierRows> of_tier;
     for (const Manifest& manifest : found_) of_tier.push_back({manifest.number, manifest.tiers[t]});
-    tiers_[t]->take_up(of_tier);
+    tiers_[t]->adopt_kept(of_tier);
   }
   manifests_.remove_unfinished();
   for (const Manifest& manifest : found_) {
@@ -61,8 +61,8 @@ void Checkpoints::note_pending() {
 
 uint64_t Checkpoints::begin(const TableMoment& moment) {
   const MutexLock lock(mutex_);
-  if (checkpoints_.size() == kMostCheckpoints) {
-    throw Error(ErrorKind::kStorage, table_.table_name + ": has " + std::to_string(kMostCheckpoints) +
+  if (checkpoints_.size() == kMaxCheckpoints) {
+    throw Error(ErrorKind::kStorage, table_.table_name + ": has " + std::to_string(kMaxCheckpoints) +
                                          " checkpoints already, kept and pending, and can't have more");
   }
   checkpoints_.reserve(checkpoints_.size() + 1);
@@ -96,7 +96,7 @@ void Checkpoints::commit(uint64_t number, const CheckpointId& id) {
     manifest.moment = checkpoint->is.moment;
   }
   try {
-    for (DurableTier* const tier : tiers_) manifest.tiers.push_back(tier->bring_to_medium(number));
+    for (DurableTier* const tier : tiers_) manifest.tiers.push_back(tier->make_durable(number));
     {
       const MutexLock lock(mutex_);
       const auto checkpoint = find(number);
@@ -149,7 +149,7 @@ std::vector<KeptCheckpoint> Checkpoints::kept() const {
   return kept;
 }
 
-void Checkpoints::check_is_taken_up() const {
+void Checkpoints::check_not_awaiting_restore() const {
   if (!awaits_restore()) return;
   throw Error(
       ErrorKind::kStorage,

@@ -43,12 +43,12 @@ class Checkpoints {
   // Tells the durable tiers, the upper first, which records the checkpoints have. Call it once, before the functions below. The
   // tiers outlive this object. Throws Error(kInvalidArgument) if the checkpoints found have another number of tiers, or what a
   // tier throws.
-  void take_up(std::vector<DurableTier*> tiers);
+  void adopt_kept(std::vector<DurableTier*> tiers);
 
   // Returns whether any checkpoint is between its begin() and its commit() or drop().
   bool has_pending() const { return pending_.load(std::memory_order_acquire) != 0; }
   // Begins the next checkpoint and returns its number. `moment` is the table's state beside its rows. Throws Error(kStorage) if
-  // there are kMostCheckpoints, or what a tier throws; then nothing was begun.
+  // there are kMaxCheckpoints, or what a tier throws; then nothing was begun.
   uint64_t begin(const TableMoment& moment);
   // Makes a pending checkpoint durable. Throws Error(kStorage); then it's still pending, and its manifest may be on the
   // medium. REQUIRES: all rows that belong to it are in the durable tiers.
@@ -65,7 +65,7 @@ class Checkpoints {
   // called.
   bool awaits_restore() const { return awaits_restore_.load(std::memory_order_acquire); }
   // Throws Error(kStorage), which says what to do, if awaits_restore().
-  void check_is_taken_up() const;
+  void check_not_awaiting_restore() const;
   // Makes the rows of a kept checkpoint live. Calls visit(tier, headers, slots), with the number of the durable tier, on up to
   // `threads` threads at once. Throws Error(kStorage) if there's no such checkpoint or the header of a record isn't what was
   // written, or what visit throws. Then no checkpoint is lost, the caller erases the rows that some tiers have made live, and
@@ -100,7 +100,7 @@ class Checkpoints {
   const files::PathLock lock_;  // released last
   const Manifests manifests_;
   TableIdentity table_;
-  std::vector<Manifest> found_;  // until take_up()
+  std::vector<Manifest> found_;  // until adopt_kept()
   std::vector<DurableTier*> tiers_;
 
   mutable Mutex mutex_;  // taken before the tiers' mutexes; not held while the medium is waited for

@@ -16,16 +16,16 @@ constexpr auto kSetAsideFor = std::chrono::seconds(5);
 
 }  // namespace
 
-// Held during a whole compaction. Not `mine_` if another thread has the turn and `wait` is false.
+// Held during a whole compaction. Not `is_held_` if another thread has the turn and `wait` is false.
 Compaction::Turn::Turn(Compaction& compaction, bool wait) : compaction_(compaction) {
   const MutexLock lock(compaction_.turn_mutex_);
   if (compaction_.compacting_ && !wait) return;
   while (compaction_.compacting_) compaction_.turn_ended_.wait(compaction_.turn_mutex_);
-  compaction_.compacting_ = mine_ = true;
+  compaction_.compacting_ = is_held_ = true;
 }
 
 Compaction::Turn::~Turn() {
-  if (!mine_) return;
+  if (!is_held_) return;
   const MutexLock lock(compaction_.turn_mutex_);
   compaction_.compacting_ = false;
   compaction_.turn_ended_.notify_all();
@@ -88,24 +88,24 @@ void Compaction::compact() {
 
 void Compaction::drain() {
   if (retry_all() || is_over_soft_bound(0)) run({.retry_problems = true});
-  std::string untold;
+  std::string unreported;
   size_t others = 0;
-  const auto tell = [&](const std::string& text, bool& told) {
-    if (text.empty() || std::exchange(told, true)) return;
-    if (untold.empty()) {
-      untold = text;
+  const auto report = [&](const std::string& text, bool& reported) {
+    if (text.empty() || std::exchange(reported, true)) return;
+    if (unreported.empty()) {
+      unreported = text;
     } else {
       ++others;
     }
   };
   {
     const MutexLock lock(problems_mutex_);
-    tell(failure_, failure_told_);
-    for (auto& [number, problem] : problems_) tell(problem.text, problem.told);
+    report(failure_, failure_reported_);
+    for (auto& [number, problem] : problems_) report(problem.text, problem.reported);
   }
-  if (untold.empty()) return;
-  if (others > 0) untold += " (and " + std::to_string(others) + " more files)";
-  throw Error(ErrorKind::kStorage, untold);
+  if (unreported.empty()) return;
+  if (others > 0) unreported += " (and " + std::to_string(others) + " more files)";
+  throw Error(ErrorKind::kStorage, unreported);
 }
 
 void Compaction::run(const Round& round) {
@@ -129,7 +129,7 @@ void Compaction::note_failure(const Work& work) {
     failure = error.what();
   }
   const MutexLock lock(problems_mutex_);
-  if (failure != failure_) failure_told_ = false;
+  if (failure != failure_) failure_reported_ = false;
   failure_ = std::move(failure);
 }
 
@@ -286,8 +286,8 @@ void Compaction::remove_emptied_files() {
 void Compaction::set_aside(const LogFile& file, std::string text, uint32_t rows_left) {
   const MutexLock lock(problems_mutex_);
   Problem& problem = problems_[file.number];
-  const bool told = problem.told && problem.text == text;
-  problem = {std::move(text), file.written_bytes, rows_left, told, Clock::now() + kSetAsideFor};
+  const bool reported = problem.reported && problem.text == text;
+  problem = {std::move(text), file.written_bytes, rows_left, reported, Clock::now() + kSetAsideFor};
   update_set_aside_bytes();
 }
 
@@ -345,7 +345,7 @@ std::string Compaction::error() const {
 
 void Compaction::wake_thread() {
   const MutexLock lock(wake_mutex_);
-  wanted_ = true;
+  is_requested_ = true;
   wake_.notify_one();
 }
 
@@ -353,9 +353,9 @@ void Compaction::run_thread() {
   for (;;) {
     {
       const MutexLock lock(wake_mutex_);
-      while (!wanted_ && !stopping_) wake_.wait(wake_mutex_);
+      while (!is_requested_ && !stopping_) wake_.wait(wake_mutex_);
       if (stopping_) return;
-      wanted_ = false;
+      is_requested_ = false;
     }
     run({});
     safe_point();

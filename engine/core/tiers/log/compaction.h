@@ -61,11 +61,11 @@ class Compaction {
     ~Turn();
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
-    explicit operator bool() const { return mine_; }
+    explicit operator bool() const { return is_held_; }
 
    private:
     Compaction& compaction_;
-    bool mine_ = false;
+    bool is_held_ = false;
   };
 
   uint64_t compacted_files() const { return compacted_files_.load(std::memory_order_relaxed); }
@@ -80,7 +80,7 @@ class Compaction {
     std::string text;
     uint64_t file_bytes;
     uint32_t rows_left;  // damaged rows that couldn't be moved
-    bool told;
+    bool reported;
     Clock::time_point retry_at;
   };
   struct RowsLeft {
@@ -136,14 +136,14 @@ class Compaction {
   mutable Mutex problems_mutex_;
   std::map<uint64_t, Problem> problems_ GUARDED_BY(problems_mutex_);  // by file number
   std::string failure_ GUARDED_BY(problems_mutex_);  // the error that ended the last compaction, if any
-  bool failure_told_ GUARDED_BY(problems_mutex_) = false;
+  bool failure_reported_ GUARDED_BY(problems_mutex_) = false;
   std::atomic<uint64_t> set_aside_bytes_{0};
   std::atomic<Clock::rep> next_retry_{0};
 
   std::thread thread_;
   Mutex wake_mutex_;
   Condition wake_;
-  bool wanted_ GUARDED_BY(wake_mutex_) = false;
+  bool is_requested_ GUARDED_BY(wake_mutex_) = false;
   bool stopping_ GUARDED_BY(wake_mutex_) = false;
 
   std::atomic<uint64_t> compacted_files_{0};

@@ -17,7 +17,7 @@
 
 namespace embstore {
 
-inline constexpr size_t kMostCheckpoints = 16;  // in a table, kept and pending together
+inline constexpr size_t kMaxCheckpoints = 16;  // in a table, kept and pending together
 
 // The records of one extent that hold rows of a checkpoint. An extent is a run of records that a tier allocates and frees as
 // a whole: a file of SSDHASH, or all of a pool.
@@ -40,7 +40,7 @@ class DurableTier {
   // else in the tier's files is removed, and its space freed. Throws Error(kStorage), naming the file, if a needed file is
   // missing, incomplete, or another table's; then nothing has changed. REQUIRES: called once, before anything else; nothing is
   // live then.
-  virtual void take_up(std::span<const TierRows> kept) = 0;
+  virtual void adopt_kept(std::span<const TierRows> kept) = 0;
 
   // Adds all live rows to the new checkpoint `number`, which is greater than any before. Their records stay as they are until
   // it's dropped. Throws Error(kStorage) or std::bad_alloc; then nothing has changed. REQUIRES: rows neither come nor go
@@ -48,7 +48,7 @@ class DurableTier {
   virtual void begin_checkpoint(uint64_t number) = 0;
   // Makes the tier's records of the checkpoint durable, with the names of its files, and returns which records these are.
   // Rows may be written, read and erased meanwhile. Throws Error(kStorage), and may be called again.
-  virtual std::vector<ExtentRows> bring_to_medium(uint64_t number) = 0;
+  virtual std::vector<ExtentRows> make_durable(uint64_t number) = 0;
   // Frees the checkpoint's records that nothing else needs. Does nothing if there's no such checkpoint. Files that can't
   // be removed now are removed when the tier is opened next. REQUIRES: no manifest of the checkpoint is on the medium.
   virtual void drop_checkpoint(uint64_t number) noexcept = 0;

@@ -78,33 +78,33 @@ FileHeader read_header(files::FileCalls& calls, const std::string& path) {
   return header;
 }
 
-HeaderIs kind_of(const FileHeader& header, const char (&magic)[8]) {
+HeaderKind kind_of(const FileHeader& header, const char (&magic)[8]) {
   const auto* const bytes = reinterpret_cast<const std::byte*>(&header);
   if (std::all_of(bytes, bytes + sizeof header, [](std::byte byte) { return byte == std::byte{0}; })) {
-    return HeaderIs::kBlank;
+    return HeaderKind::kBlank;
   }
   for (const char* const earlier : kEarlierMagics) {
-    if (std::memcmp(header.magic, earlier, sizeof header.magic) == 0) return HeaderIs::kEarlier;
+    if (std::memcmp(header.magic, earlier, sizeof header.magic) == 0) return HeaderKind::kEarlier;
   }
-  if (std::memcmp(header.magic, magic, sizeof header.magic) != 0) return HeaderIs::kForeign;
-  if (header.format_version > kFormatVersion) return HeaderIs::kLater;
+  if (std::memcmp(header.magic, magic, sizeof header.magic) != 0) return HeaderKind::kForeign;
+  if (header.format_version > kFormatVersion) return HeaderKind::kLater;
   return header.format_version == kFormatVersion && header.checksum == checksum_of(header) &&
                  header.header_bytes == kHeaderBytes && header.table_name_bytes <= sizeof header.table_name &&
                  header.optimizer_bytes <= sizeof header.optimizer
-             ? HeaderIs::kOurs
-             : HeaderIs::kTorn;
+             ? HeaderKind::kOurs
+             : HeaderKind::kTorn;
 }
 
 void check_header(const std::string& path, const FileHeader& header, const char (&magic)[8],
                   const TableIdentity& table) {
   switch (kind_of(header, magic)) {
-    case HeaderIs::kOurs: break;
-    case HeaderIs::kBlank:
-    case HeaderIs::kTorn: refuse(path, "is damaged: its header isn't what was written");
-    case HeaderIs::kForeign:
+    case HeaderKind::kOurs: break;
+    case HeaderKind::kBlank:
+    case HeaderKind::kTorn: refuse(path, "is damaged: its header isn't what was written");
+    case HeaderKind::kForeign:
       refuse(path, "isn't a file of this engine's rows; remove it, or choose another storage_path");
-    case HeaderIs::kEarlier: refuse(path, kEarlierVersionRefusal);
-    case HeaderIs::kLater:
+    case HeaderKind::kEarlier: refuse(path, kEarlierVersionRefusal);
+    case HeaderKind::kLater:
       refuse(path, "has format version " + std::to_string(header.format_version) +
                        "; this engine reads version " + std::to_string(kFormatVersion));
   }

@@ -56,7 +56,7 @@ FileHeader make_header(const char (&magic)[8], const TableIdentity& table, uint6
 FileHeader read_header(files::FileCalls& calls, const std::string& path);
 
 // The kind of header that was read from a file that any program may have written.
-enum class HeaderIs {
+enum class HeaderKind {
   kOurs,     // a whole header of this format
   kBlank,    // nothing was written, or it never reached the medium
   kTorn,     // of this format, but not whole
@@ -64,7 +64,7 @@ enum class HeaderIs {
   kEarlier,  // of an earlier version of the engine, whose rows outlive the process
   kLater,    // of a later version
 };
-HeaderIs kind_of(const FileHeader& header, const char (&magic)[8]);
+HeaderKind kind_of(const FileHeader& header, const char (&magic)[8]);
 
 // Throws, naming the file, unless the header is kOurs and of this table (its uuid apart): Error(kStorage) if the file's
 // bytes are wrong, Error(kInvalidArgument), with what to do, if the file is another variable's.

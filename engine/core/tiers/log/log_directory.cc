@@ -57,17 +57,17 @@ void LogDirectory::check_direct_io(int open_flags) const {
 
 void LogDirectory::check_is_leftover(const std::string& path, const FileHeader& header,
                                      const TableIdentity& table, bool keeps_checkpoints) const {
-  const HeaderIs kind = kind_of(header, kRowsMagic);
+  const HeaderKind kind = kind_of(header, kRowsMagic);
   const bool goes_with_process = header.uuid == Uuid{};
-  if (kind == HeaderIs::kBlank || is_spill_of_earlier_version(header)) return;
-  bool is_refused = kind == HeaderIs::kLater;
+  if (kind == HeaderKind::kBlank || is_spill_of_earlier_version(header)) return;
+  bool is_refused = kind == HeaderKind::kLater;
   if (keeps_checkpoints) {
     // A file that no checkpoint needs was never synced: a power cut leaves anything in it.
     is_refused =
-        is_refused || (kind == HeaderIs::kOurs && !goes_with_process &&
+        is_refused || (kind == HeaderKind::kOurs && !goes_with_process &&
                        std::string_view(header.table_name, header.table_name_bytes) != table.table_name);
   } else {
-    is_refused = is_refused || kind == HeaderIs::kForeign;
+    is_refused = is_refused || kind == HeaderKind::kForeign;
   }
   if (is_refused) check_header(path, header, kRowsMagic, table);
   if (keeps_checkpoints || goes_with_process) return;
@@ -88,7 +88,7 @@ LogDirectory::Leftovers LogDirectory::find(const TableIdentity& table, bool keep
   }
   if (code) refuse(path_, "can't be listed: " + code.message());
   for (const auto& [path, header] : headers) {
-    const bool is_earlier = kind_of(header, kRowsMagic) == HeaderIs::kEarlier;
+    const bool is_earlier = kind_of(header, kRowsMagic) == HeaderKind::kEarlier;
     if (is_earlier && !is_spill_of_earlier_version(header)) refuse(path, kEarlierVersionRefusal);
   }
   for (const auto& [path, header] : headers) {

@@ -30,7 +30,7 @@ std::unique_ptr<medium::PmemFile> make(const std::string& path, const TableIdent
   // A file that isn't a pool's belongs to another program, and stays.
   if (exists(path)) {
     const FileHeader header = read_header(calls, path);
-    if (kind_of(header, kRowsMagic) != HeaderIs::kOurs) check_header(path, header, kRowsMagic, table);
+    if (kind_of(header, kRowsMagic) != HeaderKind::kOurs) check_header(path, header, kRowsMagic, table);
     files::remove_file(calls, path);
   }
   const std::string unfinished = path + std::string(kUnfinished);
@@ -43,7 +43,7 @@ std::unique_ptr<medium::PmemFile> make(const std::string& path, const TableIdent
       const FileHeader header =
           make_header(kRowsMagic, table, /*number=*/0, records, static_cast<uint32_t>(shape.stride));
       rows.write(0, &header, sizeof header);
-      rows.settle(0, kHeaderBytes);
+      rows.drain_and_sync(0, kHeaderBytes);
     }
     files::File file(calls, unfinished, O_RDWR, {.for_the_medium = true});
     file.sync();
@@ -56,9 +56,9 @@ std::unique_ptr<medium::PmemFile> make(const std::string& path, const TableIdent
   return std::make_unique<medium::PmemFile>(libpmem, path);
 }
 
-std::unique_ptr<medium::PmemFile> take_up(const std::string& path, const TableIdentity& table,
-                                          uint64_t size_bytes, uint64_t records, const LibPmem& libpmem,
-                                          files::FileCalls& calls) {
+std::unique_ptr<medium::PmemFile> open_kept(const std::string& path, const TableIdentity& table,
+                                            uint64_t size_bytes, uint64_t records, const LibPmem& libpmem,
+                                            files::FileCalls& calls) {
   const RecordShape shape = shape_in_pool(table.layout);
   const FileHeader header = read_extent_header(calls, path, table, /*number=*/0, shape.stride);
   const uint64_t file_bytes = fs::file_size(path);
@@ -110,7 +110,7 @@ std::unique_ptr<medium::PmemFile> open_pool_file(const std::string& path, const 
     throw Error(ErrorKind::kInvalidArgument,
                 "storage_size: " + std::to_string(size_bytes) + " bytes are too few for the pool " + path);
   }
-  if (is_needed) return take_up(path, table, size_bytes, records, libpmem, calls);
+  if (is_needed) return open_kept(path, table, size_bytes, records, libpmem, calls);
   refuse_earlier(path);
   return make(path, table, records, libpmem, calls);
 }

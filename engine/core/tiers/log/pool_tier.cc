@@ -27,7 +27,7 @@ log::RecordHeader copy_record_header(const std::byte* record) {
 }
 
 // Returns how many arrivals are noted. If there are more, all slots are looked at.
-uint64_t most_arrivals(PoolRole role, uint64_t slots) {
+uint64_t max_arrivals(PoolRole role, uint64_t slots) {
   return role == PoolRole::kMiddle ? std::max<uint64_t>(slots / 32, 256) : 0;
 }
 
@@ -48,11 +48,11 @@ PoolTier::PoolTier(const log::TableIdentity& table, PoolRole role, std::unique_p
       path_(rows->path()),
       rows_(std::move(rows)),
       slots_(slots_for(layout_, rows_->size_bytes()), slots_for(layout_, rows_->size_bytes()),
-             /*most_arrivals=*/0),
+             /*max_arrivals=*/0),
       ranks_(std::make_unique<SlotRanks>(slots_.slots(), slots_.slots(), /*accessed=*/false)),
       references_(slots_.slots()),
       unverified_(slots_.slots()),
-      arrivals_(slots_.slots(), most_arrivals(role, slots_.slots())) {}
+      arrivals_(slots_.slots(), max_arrivals(role, slots_.slots())) {}
 
 PoolTier::~PoolTier() = default;
 
@@ -91,7 +91,7 @@ void PoolTier::rank(Slot slot, const RowHeader& header) noexcept {
   arrivals_.note(slot);
 }
 
-void PoolTier::was_copy(Slot slot, const RowHeader& header) noexcept { rank(slot, header); }
+void PoolTier::promote_copy(Slot slot, const RowHeader& header) noexcept { rank(slot, header); }
 
 bool PoolTier::take_arrivals(std::vector<Slot>& slots) {
   const MutexLock lock(arrivals_mutex_);
@@ -127,7 +127,7 @@ void PoolTier::put(Slot slot, const RowHeader& header, const float* floats, Phas
   const Access of_floats = rows_->access_of_write(shape_.row_bytes);
   phase.count_at(meter(), of_header, 1, sizeof record);
   phase.count_at(meter(), of_floats, 1, shape_.row_bytes);
-  if (phase.wants_places()) [[unlikely]] {
+  if (phase.wants_addresses()) [[unlikely]] {
     phase.touch(meter(), of_header, sizeof record, rows_->data() + offset);
     phase.touch(meter(), of_floats, shape_.row_bytes, rows_->data() + offset + sizeof record);
   }
@@ -141,7 +141,7 @@ void PoolTier::read_rows(RowBatch& rows, RowPart part) const {
   const size_t bytes = sizeof(log::RecordHeader) + floats * sizeof(float);
   Phase phase(meter());
   phase.count(Access::kLoad, places.size(), bytes);
-  if (phase.wants_places()) [[unlikely]] {
+  if (phase.wants_addresses()) [[unlikely]] {
     for (const Place& place : places) {
       phase.touch(meter(), Access::kLoad, bytes, rows_->data() + shape_.offset(place.slot));
     }
@@ -224,7 +224,7 @@ std::string PoolTier::described_room() const {
 
 // --- Checkpoints
 
-void PoolTier::take_up(std::span<const TierRows> kept) {
+void PoolTier::adopt_kept(std::span<const TierRows> kept) {
   for (const TierRows& checkpoint : kept) {
     const bool fits =
         checkpoint.extents.size() <= 1 &&
@@ -241,7 +241,7 @@ void PoolTier::take_up(std::span<const TierRows> kept) {
     newest_checkpoint_ = checkpoint.checkpoint;
   }
   note_pending();
-  slots_.begin_with(references_.taken());
+  slots_.take_existing(references_.taken());
 }
 
 void PoolTier::note_pending() {
@@ -260,10 +260,10 @@ void PoolTier::add_to_checkpoints(uint64_t first_number, Slot slot) noexcept {
   if (references_.add_to_pending(first_number, slot)) slots_.give_back(std::span(&slot, 1));
 }
 
-std::vector<ExtentRows> PoolTier::bring_to_medium(uint64_t number) {
+std::vector<ExtentRows> PoolTier::make_durable(uint64_t number) {
   rows_->sync(0, rows_->size_bytes());
   const MutexLock lock(mutex_);
-  references_.settle(number);
+  references_.end_pending(number);
   note_pending();
   return {{.extent = 0, .capacity = slots_.slots(), .rows = references_.rows_of(number)}};
 }

@@ -48,7 +48,7 @@ class PoolTier final : public Tier, public RankedTier, public DurableTier {
   // Returns how many slots a pool of size_bytes has, headroom included; 0 if there's no room for any.
   static uint64_t slots_for(const RowLayout& layout, uint64_t size_bytes);
 
-  // Opens the pool at `path`, or creates it. If is_needed, checkpoints have rows there, which take_up() gets.
+  // Opens the pool at `path`, or creates it. If is_needed, checkpoints have rows there, which adopt_kept() gets.
   // Throws what open_pool_file() throws.
   PoolTier(const std::string& path, const log::TableIdentity& table, uint64_t size_bytes, bool is_needed,
            const LibPmem& libpmem = embstore::libpmem(), files::FileCalls& calls = files::system_file_calls(),
@@ -80,11 +80,11 @@ class PoolTier final : public Tier, public RankedTier, public DurableTier {
   // that live here have a rank: a clean copy of a row above has none.
   SlotRanks& ranks() const override { return *ranks_; }
   uint64_t slot_count() const override { return slots_.slots(); }
-  uint64_t most_slots() const override { return slots_.slots(); }
-  uint64_t untouched_from() const override { return slots_.untouched_from(); }
+  uint64_t max_slots() const override { return slots_.slots(); }
+  uint64_t first_never_taken() const override { return slots_.first_never_taken(); }
   int64_t key(Slot slot) const override;
   bool take_arrivals(std::vector<Slot>& slots) override;
-  bool keys_lie_apart() const override { return false; }
+  bool keys_are_with_ranks() const override { return false; }
   bool is_first() const override { return false; }
 
   uint64_t free_slots() const { return slots_.free_slots(); }  // slots neither taken nor claimed
@@ -106,20 +106,20 @@ class PoolTier final : public Tier, public RankedTier, public DurableTier {
   // The same for one of several rows, whose accesses the caller's phase at this tier counts.
   Slot write_claimed(const RowHeader& header, const float* floats, bool is_live, Phase& phase) noexcept;
   // Makes a clean copy the row again. Its new rank isn't stored durably.
-  void was_copy(Slot slot, const RowHeader& header) noexcept;
+  void promote_copy(Slot slot, const RowHeader& header) noexcept;
   // Makes the row in the slot a clean copy: the row itself is in a tier above from now on.
-  void is_copy(Slot slot) noexcept {
+  void mark_as_copy(Slot slot) noexcept {
     if (role_ == PoolRole::kMiddle) ranks_->empty(slot);
   }
   // Makes what this thread wrote durable.
   void fence() noexcept { rows_->drain(); }
 
   // --- DurableTier
-  void take_up(std::span<const TierRows> kept) override;
+  void adopt_kept(std::span<const TierRows> kept) override;
   void begin_checkpoint(uint64_t number) override;
   // REQUIRES: all threads that wrote for the checkpoint have called fence(), and nothing more will be added
   // to it.
-  std::vector<ExtentRows> bring_to_medium(uint64_t number) override;
+  std::vector<ExtentRows> make_durable(uint64_t number) override;
   void drop_checkpoint(uint64_t number) noexcept override;
   // Reads headers only: floats are checked when a row is read.
   void restore(uint64_t number, int threads, const Restored& visit) override;

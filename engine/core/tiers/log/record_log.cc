@@ -14,13 +14,13 @@ namespace {
 // A file's index is reused only after this many others: so a thread that still has a place of a removed file
 // finds no file there, rather than another file's rows.
 constexpr size_t kIndexesAtRest = 1024;
-constexpr size_t kMostSpareBuffers = 2;
+constexpr size_t kMaxSpareBuffers = 2;
 
 }  // namespace
 
 RecordLog::RecordLog(const LogShape& shape)
     : shape_(shape),
-      spare_memory_(std::make_shared<AppendBuffer::SpareMemory>(kMostSpareBuffers)),
+      spare_memory_(std::make_shared<AppendBuffer::SpareMemory>(kMaxSpareBuffers)),
       files_by_index_(std::make_shared<LogFiles>()),
       view_(std::make_shared<LogView>(LogView{std::make_shared<LogFiles>(), nullptr})) {}
 
@@ -132,7 +132,7 @@ void RecordLog::flush_buffer() {
   if (buffer_ == nullptr) return;
   const uint32_t count = buffer_->count.load(std::memory_order_relaxed);
   if (count == buffer_written_) return;
-  make_sound(*active_);
+  rewrite_if_sync_failed(*active_);
   const uint64_t end_of_records = shape_.record.offset(buffer_->first_record + count);
   const uint64_t from =
       medium::round_down_to_block(shape_.record.offset(buffer_->first_record + buffer_written_));
@@ -221,7 +221,7 @@ void RecordLog::erase(std::span<const Place> places) {
 RecordLog::Copies RecordLog::append_copies(std::span<const std::byte> records, std::span<const Slot> from) {
   const size_t stride = shape_.record.stride;
   const MutexLock lock(mutex_);
-  while (checkpoint_begins_) copied_.wait(mutex_);
+  while (is_checkpoint_beginning_) copied_.wait(mutex_);
   AppendBuffer& buffer = writable_buffer();
   const uint32_t before = buffer.count.load(std::memory_order_relaxed);
   const uint32_t first = active_->records;
@@ -309,8 +309,8 @@ void RecordLog::forget_all() {
 
 // -- checkpoints ----------------------------------------------------------------------------------------
 
-void RecordLog::take_up(std::deque<std::shared_ptr<LogFile>> files, uint64_t next_number,
-                        uint64_t newest_checkpoint) {
+void RecordLog::adopt_kept(std::deque<std::shared_ptr<LogFile>> files, uint64_t next_number,
+                           uint64_t newest_checkpoint) {
   const MutexLock lock(mutex_);
   uint64_t bytes = 0;
   for (const auto& file : files) bytes += file->written_bytes;
@@ -324,7 +324,7 @@ void RecordLog::take_up(std::deque<std::shared_ptr<LogFile>> files, uint64_t nex
 
 // Starts the next record in a new block. The numbers of records that would begin in the current one are
 // skipped.
-void RecordLog::begin_another_block() {
+void RecordLog::start_new_block() {
   if (buffer_ == nullptr) return;  // nothing was appended since the last time
   const uint64_t end = shape_.record.offset(active_->records);
   const uint64_t stride = shape_.record.stride;
@@ -335,20 +335,20 @@ void RecordLog::begin_another_block() {
 
 void RecordLog::begin_checkpoint(uint64_t number) {
   const MutexLock lock(mutex_);
-  checkpoint_begins_ = true;
+  is_checkpoint_beginning_ = true;
   try {
     flush_buffer();  // waits for copies
-    begin_another_block();
+    start_new_block();
     for (const auto& file : files_) {
       if (file->rows.live() > 0) file->rows.begin(number);
     }
     epoch_ = number + 1;
   } catch (...) {
-    checkpoint_begins_ = false;
+    is_checkpoint_beginning_ = false;
     copied_.notify_all();
     throw;
   }
-  checkpoint_begins_ = false;
+  is_checkpoint_beginning_ = false;
   copied_.notify_all();
 }
 
@@ -359,17 +359,17 @@ LogFiles RecordLog::files_of(uint64_t checkpoint) const {
 }
 
 // Holds the lock while it waits for the medium only if the medium refused a file.
-void RecordLog::bring_to_medium(const LogFiles& files) {
+void RecordLog::make_durable(const LogFiles& files) {
   for (const auto& log_file : files) {
     files::File& file = log_file->file();
     try {
       file.sync_if_written();
       continue;
     } catch (const files::FileError&) {
-      if (!file.in_doubt()) throw;
+      if (!file.sync_failed()) throw;
     }
     const MutexLock lock(mutex_);
-    make_sound(*log_file);  // does nothing if another thread did it meanwhile
+    rewrite_if_sync_failed(*log_file);  // does nothing if another thread did it meanwhile
   }
 }
 
@@ -399,13 +399,13 @@ uint64_t RecordLog::held_bytes() const {
 
 // -- a medium that doesn't take what is written -----------------------------------------------------------
 
-void RecordLog::make_sound(LogFile& file) {
-  if (file.file().in_doubt()) write_anew(file);
+void RecordLog::rewrite_if_sync_failed(LogFile& file) {
+  if (file.file().sync_failed()) rewrite(file);
 }
 
 // Copies the rows into a new file, which gets the old name once it's on the medium. The rows keep their
 // places.
-void RecordLog::write_anew(LogFile& file) {
+void RecordLog::rewrite(LogFile& file) {
   const std::string path = file.file().path();
   auto fresh = shape_.open(path + std::string(kUnfinished), O_CREAT | O_TRUNC);
   try {

@@ -29,7 +29,7 @@ struct LogView {
   std::shared_ptr<const AppendBuffer> buffer;  // null if all records are written
 };
 
-// Thread-safe except for take_up(), make_live(), and the functions that end the log. Functions throw
+// Thread-safe except for adopt_kept(), make_live(), and the functions that end the log. Functions throw
 // Error(kStorage) if the operating system refuses something: then what was written before is readable as it was,
 // and the call may be repeated.
 class RecordLog {
@@ -69,13 +69,14 @@ class RecordLog {
 
   // Takes over the files of an earlier process, the oldest first. New files get numbers from `next_number` on.
   // REQUIRES: nothing was appended yet.
-  void take_up(std::deque<std::shared_ptr<LogFile>> files, uint64_t next_number, uint64_t newest_checkpoint);
+  void adopt_kept(std::deque<std::shared_ptr<LogFile>> files, uint64_t next_number,
+                  uint64_t newest_checkpoint);
   // Holds all live records for checkpoint `number`, and writes them out: no block in which one lies is written
   // again. If this throws, nothing has changed. REQUIRES: rows neither come nor go meanwhile, except copies.
   void begin_checkpoint(uint64_t number);
   LogFiles files_of(uint64_t checkpoint) const;  // with rows of it, oldest first
   // Makes the bytes of these files durable, not their names. Other threads may append and read meanwhile.
-  void bring_to_medium(const LogFiles& files);
+  void make_durable(const LogFiles& files);
   void drop_checkpoint(uint64_t number) noexcept;
   // Makes the rows of the checkpoint live. REQUIRES: nothing is live.
   void make_live(uint64_t checkpoint);
@@ -111,13 +112,13 @@ class RecordLog {
   AppendBuffer& writable_buffer() REQUIRES(mutex_);
   void flush_buffer() REQUIRES(mutex_);
   void seal_active_file() REQUIRES(mutex_);
-  void begin_another_block() REQUIRES(mutex_);
+  void start_new_block() REQUIRES(mutex_);
 
   void write_header(files::File& to, const LogFile& file) const;
   void add_file_bytes(uint64_t bytes) REQUIRES(mutex_);
   // Rewrites the file if its sync failed.
-  void make_sound(LogFile& file) REQUIRES(mutex_);
-  void write_anew(LogFile& file) REQUIRES(mutex_);
+  void rewrite_if_sync_failed(LogFile& file) REQUIRES(mutex_);
+  void rewrite(LogFile& file) REQUIRES(mutex_);
   // Throws if a record that a checkpoint needs is damaged.
   void copy_rows(const LogFile& from, files::File& to) REQUIRES(mutex_);
 
@@ -131,10 +132,11 @@ class RecordLog {
   std::deque<std::shared_ptr<LogFile>> files_ GUARDED_BY(mutex_);  // oldest first
   std::shared_ptr<LogFile> active_ GUARDED_BY(mutex_);             // the last of files_, or null
   std::shared_ptr<AppendBuffer> buffer_ GUARDED_BY(mutex_);        // of active_, or null
-  uint32_t buffer_written_ GUARDED_BY(mutex_) = 0;     // records of buffer_ that are in the file as well
-  uint32_t copying_ GUARDED_BY(mutex_) = 0;            // Copies that haven't ended; buffer_ stays until then
-  bool checkpoint_begins_ GUARDED_BY(mutex_) = false;  // copies wait, so that the checkpoint begins soon
-  uint64_t epoch_ GUARDED_BY(mutex_) = 1;              // first checkpoint that may have what is appended
+  uint32_t buffer_written_ GUARDED_BY(mutex_) = 0;  // records of buffer_ that are in the file as well
+  uint32_t copying_ GUARDED_BY(mutex_) = 0;         // Copies that haven't ended; buffer_ stays until then
+  bool is_checkpoint_beginning_ GUARDED_BY(mutex_) =
+      false;                               // copies wait, so that the checkpoint begins soon
+  uint64_t epoch_ GUARDED_BY(mutex_) = 1;  // first checkpoint that may have what is appended
   uint64_t next_number_ GUARDED_BY(mutex_) = 1;
   uint32_t next_index_ GUARDED_BY(mutex_) = 0;            // the first index never used
   std::deque<uint32_t> free_indexes_ GUARDED_BY(mutex_);  // longest free first

@@ -9,13 +9,13 @@ namespace embstore::log {
 
 RecordReferences::RecordReferences(uint64_t records, Checkpoints checkpoints)
     : words_(words_for(records)),
-      bits_((checkpoints == Checkpoints::kNone ? 1 : 1 + kMostCheckpoints) * words_ * 64),
-      stripe_count_(std::clamp<size_t>(words_ / kWordsARun, 1, kMostStripes)),
+      bits_((checkpoints == Checkpoints::kNone ? 1 : 1 + kMaxCheckpoints) * words_ * 64),
+      stripe_count_(std::clamp<size_t>(words_ / kWordsARun, 1, kMaxStripes)),
       stripes_(std::make_unique<Stripe[]>(stripe_count_)) {}
 
 size_t RecordReferences::find(uint64_t number) const {
   size_t i = 0;
-  while (i < kMostCheckpoints && checkpoints_[i].number.load(std::memory_order_acquire) != number) ++i;
+  while (i < kMaxCheckpoints && checkpoints_[i].number.load(std::memory_order_acquire) != number) ++i;
   return i;
 }
 
@@ -26,7 +26,7 @@ bool RecordReferences::has_any() const {
 }
 
 bool RecordReferences::any_has(uint64_t record) const {
-  for (size_t i = 0; i < kMostCheckpoints; ++i) {
+  for (size_t i = 0; i < kMaxCheckpoints; ++i) {
     if (checkpoints_[i].number.load(std::memory_order_acquire) == 0) continue;
     if (bits_.contains(first_word(i) * 64 + record)) return true;
   }
@@ -71,7 +71,7 @@ void RecordReferences::make_live(uint64_t number) noexcept {
 
 RowWords RecordReferences::taken() const {
   RowWords words = bits_.copy(0, words_);
-  for (size_t checkpoint = 0; checkpoint < kMostCheckpoints; ++checkpoint) {
+  for (size_t checkpoint = 0; checkpoint < kMaxCheckpoints; ++checkpoint) {
     if (checkpoints_[checkpoint].number.load(std::memory_order_relaxed) == 0) continue;
     for (size_t i = 0; i < words_; ++i) words[i] |= word(checkpoint, i);
   }
@@ -95,14 +95,14 @@ uint64_t RecordReferences::oldest_pending() const {
 
 bool RecordReferences::add_to_pending(uint64_t first_number, uint64_t record) {
   const MutexLock lock(stripe(record / 64));
-  for (size_t i = 0; i < kMostCheckpoints; ++i) {
+  for (size_t i = 0; i < kMaxCheckpoints; ++i) {
     const uint64_t number = checkpoints_[i].pending.load(std::memory_order_relaxed);
     if (number != 0 && number >= first_number) bits_.add(first_word(i) * 64 + record);
   }
   return !is_live(record) && !any_has(record);
 }
 
-void RecordReferences::settle(uint64_t number) {
+void RecordReferences::end_pending(uint64_t number) {
   checkpoints_[find(number)].pending.store(0, std::memory_order_relaxed);
 }
 
@@ -124,7 +124,7 @@ void RecordReferences::drop(uint64_t number, const Freed& freed) {
         if (unneeded == 0) continue;
         bits_.set_word(first_word(dropped) + i, 0);
         unneeded &= ~bits_.word(i);
-        for (size_t other = 0; other < kMostCheckpoints; ++other) {
+        for (size_t other = 0; other < kMaxCheckpoints; ++other) {
           if (checkpoints_[other].number.load(std::memory_order_acquire) != 0) unneeded &= ~word(other, i);
         }
         for_each_row(unneeded, i * 64, [&](uint64_t record) { free[--begin] = static_cast<Slot>(record); });

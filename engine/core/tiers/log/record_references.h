@@ -45,7 +45,7 @@ class RecordReferences {
   // Makes the records of the checkpoint live, and no others. REQUIRES: no other call.
   void make_live(uint64_t number) noexcept;
   RowWords taken() const;  // all records with a reference
-  bool has(uint64_t number) const { return find(number) < kMostCheckpoints; }
+  bool has(uint64_t number) const { return find(number) < kMaxCheckpoints; }
   bool has_any() const;  // thread-safe
   bool any_has(uint64_t record) const;
   RowWords rows_of(uint64_t number) const;
@@ -55,7 +55,7 @@ class RecordReferences {
   // else refers to the record. Thread-safe.
   bool add_to_pending(uint64_t first_number, uint64_t record);
   // Ends the pending state: the checkpoint's bits don't change until it's dropped. Thread-safe.
-  void settle(uint64_t number);
+  void end_pending(uint64_t number);
   // Removes the checkpoint's references, and calls `freed` with the records that have none left, the highest first.
   // Thread-safe.
   using Freed = std::function<void(std::span<const Slot> records)>;
@@ -68,7 +68,7 @@ class RecordReferences {
   };
   // Neighbouring records share a lock. Callers that remove references hold it: of two at once, one must see that it was the
   // last.
-  static constexpr size_t kMostStripes = 64;
+  static constexpr size_t kMaxStripes = 64;
   static constexpr size_t kWordsARun = 64;
   struct alignas(64) Stripe {
     Mutex mutex;
@@ -78,12 +78,12 @@ class RecordReferences {
   // bits_ has the set of live records first, then the sets of each of checkpoints_.
   size_t first_word(size_t checkpoint) const { return (checkpoint + 1) * words_; }
   uint64_t word(size_t checkpoint, size_t i) const { return bits_.word(first_word(checkpoint) + i); }
-  size_t find(uint64_t number) const;  // its index in checkpoints_, or kMostCheckpoints
+  size_t find(uint64_t number) const;  // its index in checkpoints_, or kMaxCheckpoints
 
   const size_t words_;  // of one set
   RowBits bits_;
   std::atomic<uint64_t> live_{0};
-  std::array<Checkpoint, kMostCheckpoints> checkpoints_;
+  std::array<Checkpoint, kMaxCheckpoints> checkpoints_;
   const size_t stripe_count_;
   const std::unique_ptr<Stripe[]> stripes_;
 };

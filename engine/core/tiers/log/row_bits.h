@@ -44,7 +44,7 @@ class RowBits {
  public:
   explicit RowBits(uint64_t records) {
     const size_t words = words_for(records);
-    if (words * sizeof(uint64_t) < kLeastPages) {
+    if (words * sizeof(uint64_t) < kMinPages) {
       short_ = std::make_unique<Word[]>(words);
       words_ = short_.get();
     } else {
@@ -77,7 +77,7 @@ class RowBits {
   using Word = std::atomic<uint64_t>;
   // Shorter sets don't have pages of their own: there may be one for each of many files, and the system allows a process
   // some tens of thousands of page ranges.
-  static constexpr size_t kLeastPages = size_t{32} << 10;
+  static constexpr size_t kMinPages = size_t{32} << 10;
 
   static uint64_t bit(uint64_t record) { return uint64_t{1} << (record % 64); }
 

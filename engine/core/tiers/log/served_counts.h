@@ -25,7 +25,7 @@ class ServedCounts {
   ServedCounts& operator=(const ServedCounts&) = delete;
 
   // Returns the number of all accesses, those in the record included; 0 if none were counted beyond those.
-  uint32_t of(Slot slot) const {
+  uint32_t count_of(Slot slot) const {
     const Chunk* const chunk = chunk_of(slot);
     return chunk == nullptr ? 0 : (*chunk)[slot % kSlotsAChunk].load(std::memory_order_relaxed);
   }

@@ -31,7 +31,7 @@ constexpr uint64_t kMaxFileBytes = uint64_t{1} << 40;
 
 // Slots are numbered so that there may be at least this many files, whatever the length of one. The first files are short: it
 // takes about fifty until they have their full length, and each has the slots of a full one.
-constexpr uint32_t kLeastFiles = 512;
+constexpr uint32_t kMinFiles = 512;
 
 LogShape checked_shape(log::TableIdentity table, std::string directory, const SsdHashOptions& options,
                        TierMeter& meter) {
@@ -54,7 +54,7 @@ LogShape checked_shape(log::TableIdentity table, std::string directory, const Ss
           .flush_bytes = std::max<size_t>(medium::round_up_to_block(options.buffer_bytes / 8),
                                           medium::round_up_to_block(record.stride)),
           .records_per_file = static_cast<uint32_t>(std::clamp<uint64_t>(
-              (options.file_bytes - log::kHeaderBytes) / record.stride, 1, RowRef::kMaxSlots / kLeastFiles)),
+              (options.file_bytes - log::kHeaderBytes) / record.stride, 1, RowRef::kMaxSlots / kMinFiles)),
           .meter = &meter};
 }
 
@@ -126,7 +126,7 @@ void SsdHashTier::check_open() const {
 void SsdHashTier::check_usable() const {
   check_open();
   if (!is_ready_.load(std::memory_order_acquire)) {
-    throw Error(ErrorKind::kInvalidArgument, shape_.directory + ": take_up() comes before anything else");
+    throw Error(ErrorKind::kInvalidArgument, shape_.directory + ": adopt_kept() comes before anything else");
   }
 }
 
@@ -160,7 +160,7 @@ void SsdHashTier::read_rows(RowBatch& rows, RowPart part) const {
 }
 
 void SsdHashTier::update_rank(Slot slot, RowHeader& header) const {
-  if (const uint32_t served = log_.served().of(slot)) header.served = served;
+  if (const uint32_t served = log_.served().count_of(slot)) header.served = served;
 }
 
 bool SsdHashTier::try_set_rank(Slot slot, const RowHeader& header) {
@@ -227,10 +227,10 @@ void SsdHashTier::check_keeps_checkpoints() const {
   throw Error(ErrorKind::kInvalidArgument, shape_.directory + ": the tier keeps no checkpoints");
 }
 
-void SsdHashTier::take_up(std::span<const TierRows> kept) {
+void SsdHashTier::adopt_kept(std::span<const TierRows> kept) {
   check_keeps_checkpoints();
   check_open();
-  if (is_ready_) throw Error(ErrorKind::kInvalidArgument, shape_.directory + ": take_up() comes once");
+  if (is_ready_) throw Error(ErrorKind::kInvalidArgument, shape_.directory + ": adopt_kept() comes once");
   std::map<uint64_t, std::shared_ptr<LogFile>> files;  // by number
   std::set<std::string> needed;
   uint32_t records_of_longest = 1;
@@ -243,10 +243,10 @@ void SsdHashTier::take_up(std::span<const TierRows> kept) {
       records_of_longest = std::max(records_of_longest, file->capacity);
     }
   }
-  // New files are short enough to leave room for as many files as there are, and kLeastFiles more.
+  // New files are short enough to leave room for as many files as there are, and kMinFiles more.
   const auto records_per_file = std::max(
       records_of_longest, std::min(shape_.records_per_file,
-                                   static_cast<uint32_t>(RowRef::kMaxSlots / (kLeastFiles + files.size()))));
+                                   static_cast<uint32_t>(RowRef::kMaxSlots / (kMinFiles + files.size()))));
   if (files.size() > RowRef::kMaxSlots / records_per_file) {
     throw Error(ErrorKind::kStoreFull, shape_.directory + ": holds more records than can be addressed");
   }
@@ -256,7 +256,7 @@ void SsdHashTier::take_up(std::span<const TierRows> kept) {
   shape_.records_per_file = records_per_file;
   std::deque<std::shared_ptr<LogFile>> oldest_first;
   for (auto& [number, file] : files) oldest_first.push_back(std::move(file));
-  log_.take_up(std::move(oldest_first), found_.last_number + 1, kept.empty() ? 0 : kept.back().checkpoint);
+  log_.adopt_kept(std::move(oldest_first), found_.last_number + 1, kept.empty() ? 0 : kept.back().checkpoint);
   found_ = {};
   is_ready_.store(true, std::memory_order_release);
 }
@@ -267,11 +267,11 @@ void SsdHashTier::begin_checkpoint(uint64_t number) {
   log_.begin_checkpoint(number);
 }
 
-std::vector<ExtentRows> SsdHashTier::bring_to_medium(uint64_t number) {
+std::vector<ExtentRows> SsdHashTier::make_durable(uint64_t number) {
   check_keeps_checkpoints();
   check_usable();
   const log::LogFiles files = log_.files_of(number);
-  log_.bring_to_medium(files);
+  log_.make_durable(files);
   files::sync_directory(*shape_.options.file_calls, shape_.directory);
   if (!directory_is_on_medium_.load(std::memory_order_acquire)) {
     const std::filesystem::path directory = std::filesystem::canonical(shape_.directory);

@@ -43,12 +43,12 @@ struct SsdHashStats {
   uint64_t held_bytes;           // bytes of files kept only for checkpoints
 };
 
-// Thread-safe except for the constructor, take_up(), restore(), start_compaction() and close(), which only the
+// Thread-safe except for the constructor, adopt_kept(), restore(), start_compaction() and close(), which only the
 // owner calls.
 class SsdHashTier final : public Tier, public DurableTier {
  public:
   // Takes `directory` (created if missing) for itself alone; each tier has its own. Files that a process without
-  // checkpoints left there are removed; if checkpoints are kept, everything stays as it is until take_up(). Throws
+  // checkpoints left there are removed; if checkpoints are kept, everything stays as it is until adopt_kept(). Throws
   // Error(kInvalidArgument) for invalid options or names, and for another variable's files; Error(kStorage) if the
   // directory can't be used, if it holds files of another program or version, or of a table that keeps checkpoints while
   // this one doesn't, and if the requested I/O scheme isn't available; InUseError.
@@ -68,18 +68,18 @@ class SsdHashTier final : public Tier, public DurableTier {
   void update_rank(Slot slot, RowHeader& header) const override;
   bool try_set_rank(Slot slot, const RowHeader& header) override;
   bool can_set_ranks() const override { return true; }
-  void carry_rank(Slot from, Slot to) override { log_.served().set(to, log_.served().of(from)); }
-  bool rank_goes_with_process(Slot slot) const override { return log_.served().of(slot) != 0; }
+  void carry_rank(Slot from, Slot to) override { log_.served().set(to, log_.served().count_of(from)); }
+  bool rank_is_volatile(Slot slot) const override { return log_.served().count_of(slot) != 0; }
 
   // --- DurableTier, if checkpoints are kept; else every call but drop_checkpoint() throws Error(kInvalidArgument). The
   // files take at most twice the live records, the buffer, and what checkpoints hold: all of each file with a record that
   // one of them needs.
-  void take_up(std::span<const TierRows> kept) override;
+  void adopt_kept(std::span<const TierRows> kept) override;
   // Writes out the buffer. Waits for copies of compaction that are under way, so it also REQUIRES: no lock is held that
   // relocate() takes.
   void begin_checkpoint(uint64_t number) override;
   // Hardly delays other threads: waits for the medium without a lock.
-  std::vector<ExtentRows> bring_to_medium(uint64_t number) override;
+  std::vector<ExtentRows> make_durable(uint64_t number) override;
   // Removes files that nothing needs any more, and moves no rows.
   void drop_checkpoint(uint64_t number) noexcept override;
   // Checks every record's header. Damage to the floats is reported when the row is read.
@@ -97,7 +97,7 @@ class SsdHashTier final : public Tier, public DurableTier {
   // there, once each, after all other files are done.
   void drain() override;
 
-  // Removes the files, except those that checkpoints need; removes none if they weren't taken up. Throws
+  // Removes the files, except those that checkpoints need; removes none before adopt_kept(). Throws
   // Error(kStorage) if that fails, and may be called again. Later calls of other methods throw Error(kClosed).
   void close() override;
 
@@ -108,10 +108,10 @@ class SsdHashTier final : public Tier, public DurableTier {
   void check_usable() const;
   void check_keeps_checkpoints() const;
 
-  log::LogShape shape_;  // constant from take_up() on
+  log::LogShape shape_;  // constant from adopt_kept() on
   const log::RowReader reader_;
   log::LogDirectory directory_;
-  log::LogDirectory::Leftovers found_;  // until take_up(), or until they are removed
+  log::LogDirectory::Leftovers found_;  // until adopt_kept(), or until they are removed
   log::RecordLog log_;
   log::Compaction compaction_;
   std::atomic<bool> is_ready_{false};

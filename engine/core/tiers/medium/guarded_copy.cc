@@ -27,8 +27,8 @@ __attribute__((tls_model("initial-exec"))) thread_local Escape* volatile escape_
 __attribute__((tls_model("initial-exec"))) thread_local volatile unsigned handed_on = 0;
 
 // The handlers before ours, the oldest first. An entry is constant once it's counted.
-constexpr unsigned kMostHandlers = 8;
-struct sigaction earlier_handlers[kMostHandlers];
+constexpr unsigned kMaxHandlers = 8;
+struct sigaction earlier_handlers[kMaxHandlers];
 std::atomic<unsigned> earlier_count{0};
 struct Installation {
   Mutex mutex;
@@ -106,7 +106,7 @@ void catch_bus_errors() {
       count = i;
     }
   }
-  if (count == kMostHandlers) return;
+  if (count == kMaxHandlers) return;
   earlier_handlers[count] = now;
   earlier_count.store(count + 1, std::memory_order_release);
   struct sigaction ours = {};

@@ -11,9 +11,9 @@ namespace embstore::medium {
 
 IoUringPool& IoUringPool::of_process() { return ProcessLocal<IoUringPool>::get(); }
 
-size_t IoUringPool::most_readers() {
-  constexpr size_t kMost = 32;
-  return std::clamp<size_t>(files::DescriptorCache::limit() / 4, 1, kMost);
+size_t IoUringPool::max_readers() {
+  constexpr size_t kMax = 32;
+  return std::clamp<size_t>(files::DescriptorCache::limit() / 4, 1, kMax);
 }
 
 IoUringPool::Loan IoUringPool::borrow() {
@@ -24,7 +24,7 @@ IoUringPool::Loan IoUringPool::borrow() {
       idle_.pop_back();
       return loan;
     }
-    if (readers_ < most_readers()) {
+    if (readers_ < max_readers()) {
       idle_.reserve(readers_ + 1);  // so that give_back() can't fail
       try {
         Loan loan(*this, make_io_uring_reader());

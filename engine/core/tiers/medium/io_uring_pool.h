@@ -37,7 +37,7 @@ class IoUringPool {
   Loan borrow();
 
  private:
-  static size_t most_readers();
+  static size_t max_readers();
   void give_back(std::unique_ptr<BatchReader> reader);
 
   Mutex mutex_;

@@ -39,7 +39,7 @@ class PmemFile {
   // Makes durable what any thread wrote there, if this isn't persistent memory. Throws Error(kStorage).
   void sync(size_t offset, size_t bytes);
   // Calls drain() and sync().
-  void settle(size_t offset, size_t bytes) {
+  void drain_and_sync(size_t offset, size_t bytes) {
     drain();
     sync(offset, bytes);
   }

@@ -11,21 +11,21 @@
 namespace embstore {
 namespace {
 
-RowArray::Beside beside_of(MemoryRole role) {
+RowArray::SideData side_data_for(MemoryRole role) {
   switch (role) {
-    case MemoryRole::kOnly: return RowArray::Beside::kMeta;
-    case MemoryRole::kFirst: return RowArray::Beside::kMetaInDram;
+    case MemoryRole::kOnly: return RowArray::SideData::kMeta;
+    case MemoryRole::kFirst: return RowArray::SideData::kMetaInDram;
     case MemoryRole::kMiddle:
     case MemoryRole::kLast: break;
   }
-  return RowArray::Beside::kHeader;
+  return RowArray::SideData::kHeader;
 }
 
 // Returns how many arrivals are noted between two looks at them. A first tier's slots may be filled later than they
 // are taken, so each is noted; in a tier below, all slots are looked at if there are too many.
-uint64_t most_arrivals(MemoryRole role, uint64_t slots, uint64_t most_slots) {
+uint64_t max_arrivals(MemoryRole role, uint64_t slots, uint64_t max_slots) {
   switch (role) {
-    case MemoryRole::kFirst: return most_slots;
+    case MemoryRole::kFirst: return max_slots;
     case MemoryRole::kMiddle: return std::max<uint64_t>(slots / 32, 256);
     case MemoryRole::kOnly:
     case MemoryRole::kLast: break;
@@ -38,7 +38,7 @@ bool ranks(MemoryRole role) { return role == MemoryRole::kFirst || role == Memor
 }  // namespace
 
 size_t MemoryTier::bytes_for(const RowLayout& layout, MemoryRole role, uint64_t slots) {
-  return RowArray::bytes_for(layout, beside_of(role), slots);
+  return RowArray::bytes_for(layout, side_data_for(role), slots);
 }
 
 size_t MemoryTier::bytes_per_added_slot(const RowLayout& layout) {
@@ -47,14 +47,14 @@ size_t MemoryTier::bytes_per_added_slot(const RowLayout& layout) {
 }
 
 MemoryTier::MemoryTier(std::string name, const RowLayout& layout, MemoryRole role, uint64_t slots,
-                       uint64_t most_slots, std::unique_ptr<Memory> memory)
+                       uint64_t max_slots, std::unique_ptr<Memory> memory)
     : name_(std::move(name)),
       layout_(layout),
       role_(role),
-      rows_(layout, beside_of(role), slots, most_slots, std::move(memory)),
-      slots_(slots, most_slots, most_arrivals(role, slots, most_slots)),
+      rows_(layout, side_data_for(role), slots, max_slots, std::move(memory)),
+      slots_(slots, max_slots, max_arrivals(role, slots, max_slots)),
       ranks_(embstore::ranks(role)
-                 ? std::make_unique<SlotRanks>(slots, most_slots, /*accessed=*/role == MemoryRole::kFirst)
+                 ? std::make_unique<SlotRanks>(slots, max_slots, /*accessed=*/role == MemoryRole::kFirst)
                  : nullptr) {}
 
 void MemoryTier::write(const RowBatch& rows, std::span<Slot> slots) {
@@ -69,15 +69,15 @@ void MemoryTier::write(const RowBatch& rows, std::span<Slot> slots) {
 }
 
 void MemoryTier::count_header(Phase& phase, Access access, Slot slot) const {
-  const size_t bytes = rows_.beside_bytes();
+  const size_t bytes = rows_.side_bytes();
   if (bytes == 0) return;
   phase.count_at(meter(), access, 1, bytes);
-  if (phase.wants_places()) phase.touch(meter(), access, bytes, rows_.beside(slot));
+  if (phase.wants_addresses()) phase.touch(meter(), access, bytes, rows_.side_data(slot));
 }
 
 void MemoryTier::touch(Phase& phase, Access access, Slot slot, size_t bytes) const {
   phase.touch(meter(), access, bytes, rows_.row(slot));
-  if (rows_.beside_bytes() != 0) phase.touch(meter(), access, rows_.beside_bytes(), rows_.beside(slot));
+  if (rows_.side_bytes() != 0) phase.touch(meter(), access, rows_.side_bytes(), rows_.side_data(slot));
 }
 
 void MemoryTier::read_rows(RowBatch& rows, RowPart) const {
@@ -126,19 +126,19 @@ void MemoryTier::pin_rows(const std::shared_ptr<gpu::Device>& device) {
   // Memory for the index, the ranks and what lies beside rows, roughly: neither this tier's share nor that of tables before it
   // has been allocated yet. An eighth is left for other uses.
   constexpr size_t kBytesBesideARow = 128;
-  to_come_.add(slots_.slots() * kBytesBesideARow);
+  reservation_.add(slots_.slots() * kBytesBesideARow);
   const std::optional<uint64_t> available = available_memory_bytes();
-  if (available && bytes + to_come_.of_process() > *available - *available / 8) return;
+  if (available && bytes + MemoryReservation::process_total() > *available - *available / 8) return;
   pinned_.emplace(device, std::span(rows_.memory().data(), round_up(bytes, kPageBytes)));
   if (!pinned_->address()) rows_.discard(0, slots_.slots());  // pages were allocated before it was refused
 }
 
 void MemoryTier::add_slots(uint64_t count) {
   const uint64_t wanted = slots_.slots() + count;
-  if (wanted > slots_.most_slots()) {
+  if (wanted > slots_.max_slots()) {
     throw Error(ErrorKind::kStoreFull, "a batch needs " + std::to_string(count) + " slots more than the " +
                                            name_ + " tier can have at a time; it can have " +
-                                           std::to_string(slots_.most_slots()) + advice_on_address_limit() +
+                                           std::to_string(slots_.max_slots()) + advice_on_address_limit() +
                                            "; or make the batch smaller");
   }
   rows_.extend_to(wanted);

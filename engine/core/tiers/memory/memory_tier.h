@@ -36,8 +36,8 @@ class MemoryTier final : public Tier, public RankedTier {
   // Returns how many bytes a first tier needs for each slot that it may get later, with what is kept beside the
   // row.
   static size_t bytes_per_added_slot(const RowLayout& layout);
-  // `memory` has bytes_for() of `slots`; in a first tier it may grow to that of `most_slots`.
-  MemoryTier(std::string name, const RowLayout& layout, MemoryRole role, uint64_t slots, uint64_t most_slots,
+  // `memory` has bytes_for() of `slots`; in a first tier it may grow to that of `max_slots`.
+  MemoryTier(std::string name, const RowLayout& layout, MemoryRole role, uint64_t slots, uint64_t max_slots,
              std::unique_ptr<Memory> memory);
 
   void write(const RowBatch& rows, std::span<Slot> slots) override;
@@ -47,7 +47,7 @@ class MemoryTier final : public Tier, public RankedTier {
   void erase(std::span<const Place> places) override;
   TierStats stats() const override;
   void prefetch_rank(Slot slot) const override {
-    rows_.prefetch_beside(slot);
+    rows_.prefetch_side_data(slot);
     if (ranks_ != nullptr) ranks_->prefetch(slot);
   }
   bool try_set_rank(Slot slot, const RowHeader& header) override;
@@ -56,12 +56,12 @@ class MemoryTier final : public Tier, public RankedTier {
   // --- RankedTier. REQUIRES: is_ranked().
   SlotRanks& ranks() const override { return *ranks_; }  // slot_ranks.h says which locks guard them
   uint64_t slot_count() const override { return slots_.slots(); }
-  uint64_t most_slots() const override { return slots_.most_slots(); }
-  uint64_t untouched_from() const override { return slots_.untouched_from(); }
+  uint64_t max_slots() const override { return slots_.max_slots(); }
+  uint64_t first_never_taken() const override { return slots_.first_never_taken(); }
   int64_t key(Slot slot) const override {
     return role_ == MemoryRole::kFirst ? ranks_->key(slot) : rows_.key(slot);
   }
-  bool keys_lie_apart() const override { return role_ == MemoryRole::kFirst; }
+  bool keys_are_with_ranks() const override { return role_ == MemoryRole::kFirst; }
   bool take_arrivals(std::vector<Slot>& slots) override { return slots_.take_arrivals(slots); }
   bool is_first() const override { return role_ == MemoryRole::kFirst; }
 
@@ -82,7 +82,7 @@ class MemoryTier final : public Tier, public RankedTier {
   }
 
   // Adds slots to those that the tier was made with. Throws Error(kStorage) if there is no memory for them,
-  // and Error(kStoreFull) beyond most_slots. The caller serialises calls. REQUIRES: a first tier.
+  // and Error(kStoreFull) beyond max_slots. The caller serialises calls. REQUIRES: a first tier.
   void add_slots(uint64_t count);
   // Removes the added slots and frees their memory, if all of them are free.
   void remove_added_slots();
@@ -113,18 +113,18 @@ class MemoryTier final : public Tier, public RankedTier {
   template <class SlotOf>
   void count_rows(Phase& phase, Access access, size_t rows, size_t bytes, SlotOf slot_of) const {
     phase.count_at(meter(), access, rows, bytes);
-    if (rows_.beside_bytes() != 0) phase.count_at(meter(), access, rows, rows_.beside_bytes());
-    if (phase.wants_places()) [[unlikely]]
+    if (rows_.side_bytes() != 0) phase.count_at(meter(), access, rows, rows_.side_bytes());
+    if (phase.wants_addresses()) [[unlikely]]
       touch_rows(phase, access, rows, bytes, slot_of);
   }
-  // Reports the addresses of rows that are counted elsewhere. Call it only if phase.wants_places().
+  // Reports the addresses of rows that are counted elsewhere. Call it only if phase.wants_addresses().
   template <class SlotOf>
   void touch_rows(Phase& phase, Access access, size_t rows, size_t bytes, SlotOf slot_of) const {
     for (size_t i = 0; i < rows; ++i) touch(phase, access, slot_of(i), bytes);
   }
   void count_rows(Phase& phase, Access access, size_t rows) const {
     phase.count_at(meter(), access, rows, layout_.row_bytes());
-    if (rows_.beside_bytes() != 0) phase.count_at(meter(), access, rows, rows_.beside_bytes());
+    if (rows_.side_bytes() != 0) phase.count_at(meter(), access, rows, rows_.side_bytes());
   }
   void prefetch(Slot slot) const {
     rows_.prefetch(slot);
@@ -142,7 +142,7 @@ class MemoryTier final : public Tier, public RankedTier {
   const std::unique_ptr<SlotRanks> ranks_;  // null if rows aren't ranked
   bool is_below_gpu_ = false;
   std::optional<gpu::PinnedRange> pinned_;
-  MemoryToCome to_come_;  // if rows may be pinned
+  MemoryReservation reservation_;  // if rows may be pinned
 };
 
 }  // namespace embstore

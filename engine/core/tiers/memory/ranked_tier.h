@@ -16,13 +16,13 @@ class RankedTier {
 
   virtual SlotRanks& ranks() const = 0;
   virtual uint64_t slot_count() const = 0;
-  virtual uint64_t most_slots() const = 0;  // the most that there may ever be
+  virtual uint64_t max_slots() const = 0;  // the most that there may ever be
   // Returns the first slot that was never taken.
-  virtual uint64_t untouched_from() const = 0;
+  virtual uint64_t first_never_taken() const = 0;
   // Returns the key of the row that fills the slot, or filled it last.
   virtual int64_t key(Slot slot) const = 0;
   // Returns whether keys lie with the ranks, so that asking for a key touches no row.
-  virtual bool keys_lie_apart() const = 0;
+  virtual bool keys_are_with_ranks() const = 0;
   // Appends to `slots` those that rows came to since the last call, each once. Returns false if there were too many to
   // note.
   virtual bool take_arrivals(std::vector<Slot>& slots) = 0;

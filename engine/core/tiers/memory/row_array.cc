@@ -18,34 +18,34 @@ size_t floats_bytes(const RowLayout& layout, uint64_t slots) {
 
 }  // namespace
 
-size_t RowArray::bytes_for(const RowLayout& layout, Beside beside, uint64_t slots) {
-  switch (beside) {
-    case Beside::kMeta: return floats_bytes(layout, slots) + slots * sizeof(RowMeta);
-    case Beside::kMetaInDram: return slots * layout.row_bytes();
-    case Beside::kHeader: return floats_bytes(layout, slots) + slots * sizeof(RowHeader);
+size_t RowArray::bytes_for(const RowLayout& layout, SideData side_data, uint64_t slots) {
+  switch (side_data) {
+    case SideData::kMeta: return floats_bytes(layout, slots) + slots * sizeof(RowMeta);
+    case SideData::kMetaInDram: return slots * layout.row_bytes();
+    case SideData::kHeader: return floats_bytes(layout, slots) + slots * sizeof(RowHeader);
   }
   return 0;
 }
 
-RowArray::RowArray(const RowLayout& layout, Beside beside, uint64_t slots, uint64_t most_slots,
+RowArray::RowArray(const RowLayout& layout, SideData side_data, uint64_t slots, uint64_t max_slots,
                    std::unique_ptr<Memory> memory)
     : layout_(layout),
       row_floats_(layout.row_floats()),
       memory_(std::move(memory)),
       floats_(reinterpret_cast<float*>(memory_->data())) {
   std::byte* const after = memory_->data() + floats_bytes(layout, slots);
-  if (beside != Beside::kMetaInDram) memory_->begin_small(floats_bytes(layout, slots));
-  switch (beside) {
-    case Beside::kMeta: meta_ = reinterpret_cast<RowMeta*>(after); break;
-    case Beside::kMetaInDram:
-      meta_in_dram_.emplace(slots, most_slots);
+  if (side_data != SideData::kMetaInDram) memory_->use_small_pages_from(floats_bytes(layout, slots));
+  switch (side_data) {
+    case SideData::kMeta: meta_ = reinterpret_cast<RowMeta*>(after); break;
+    case SideData::kMetaInDram:
+      meta_in_dram_.emplace(slots, max_slots);
       meta_ = meta_in_dram_->data();
       break;
-    case Beside::kHeader: headers_ = reinterpret_cast<RowHeader*>(after); break;
+    case SideData::kHeader: headers_ = reinterpret_cast<RowHeader*>(after); break;
   }
 }
 
-size_t RowArray::beside_bytes() const {
+size_t RowArray::side_bytes() const {
   if (headers_ != nullptr) return sizeof(RowHeader);
   return meta_in_dram_ ? 0 : sizeof(RowMeta);
 }

@@ -26,22 +26,22 @@ namespace embstore {
 class RowArray {
  public:
   // The data that is kept beside a row's floats, and where.
-  enum class Beside {
+  enum class SideData {
     kMeta,        // RowMeta, in the same memory
     kMetaInDram,  // RowMeta, in DRAM, so that the memory can be made longer
     kHeader,      // all of RowHeader, in the same memory
   };
-  static size_t bytes_for(const RowLayout& layout, Beside beside, uint64_t slots);
+  static size_t bytes_for(const RowLayout& layout, SideData side_data, uint64_t slots);
 
-  // `memory` has bytes_for() of `slots`. most_slots may be more only with kMetaInDram.
-  RowArray(const RowLayout& layout, Beside beside, uint64_t slots, uint64_t most_slots,
+  // `memory` has bytes_for() of `slots`. max_slots may be more only with kMetaInDram.
+  RowArray(const RowLayout& layout, SideData side_data, uint64_t slots, uint64_t max_slots,
            std::unique_ptr<Memory> memory);
 
   const Memory& memory() const { return *memory_; }
   // Returns how many bytes lie beside each row in the same memory; 0 if none.
-  size_t beside_bytes() const;
-  // REQUIRES: beside_bytes() != 0.
-  const void* beside(Slot slot) const {
+  size_t side_bytes() const;
+  // REQUIRES: side_bytes() != 0.
+  const void* side_data(Slot slot) const {
     return headers_ != nullptr ? static_cast<const void*>(&headers_[slot]) : &meta_[slot];
   }
   // Makes room for `slots` slots. Throws Error(kStorage).
@@ -76,9 +76,9 @@ class RowArray {
   // Prefetches what work on a slot touches first.
   void prefetch(Slot slot, size_t floats) const {
     prefetch_row(row(slot), floats);
-    prefetch_beside(slot);
+    prefetch_side_data(slot);
   }
-  void prefetch_beside(Slot slot) const {
+  void prefetch_side_data(Slot slot) const {
     if (meta_ != nullptr) {
       prefetch_line(&meta_[slot]);
     } else {

@@ -2,17 +2,17 @@
 
 namespace embstore {
 
-SlotAllocator::SlotAllocator(uint64_t slots, uint64_t most_slots, uint64_t most_arrivals)
+SlotAllocator::SlotAllocator(uint64_t slots, uint64_t max_slots, uint64_t max_arrivals)
     : first_slots_(slots),
-      most_slots_(most_slots),
+      max_slots_(max_slots),
       slots_(slots),
       free_slots_(static_cast<int64_t>(slots)),
-      free_list_(most_slots, PageSize::kSmall),
-      arrivals_(most_slots, most_arrivals) {}
+      free_list_(max_slots, PageSize::kSmall),
+      arrivals_(max_slots, max_arrivals) {}
 
 uint64_t SlotAllocator::taken_slots() const {
   MutexLock lock(mutex_);
-  return touched_ - back_ + added_touched_ - added_back_;
+  return ever_taken_ - returned_ + added_ever_taken_ - added_returned_;
 }
 
 bool SlotAllocator::try_claim(uint64_t count, uint64_t leave) {
@@ -28,34 +28,34 @@ void SlotAllocator::add_slots(uint64_t count) {
   free_slots_.fetch_add(static_cast<int64_t>(count));
 }
 
-void SlotAllocator::begin_with(std::span<const uint64_t> taken) {
+void SlotAllocator::take_existing(std::span<const uint64_t> taken) {
   MutexLock lock(mutex_);
   const auto is_taken = [&](uint64_t slot) {
     return slot / 64 < taken.size() && (taken[slot / 64] >> (slot % 64) & 1) != 0;
   };
-  touched_ = std::min<uint64_t>(first_slots_, taken.size() * 64);
-  while (touched_ != 0 && !is_taken(touched_ - 1)) --touched_;
-  for (uint64_t slot = touched_; slot-- > 0;) {
-    if (!is_taken(slot)) free_list_[back_++] = static_cast<Slot>(slot);
+  ever_taken_ = std::min<uint64_t>(first_slots_, taken.size() * 64);
+  while (ever_taken_ != 0 && !is_taken(ever_taken_ - 1)) --ever_taken_;
+  for (uint64_t slot = ever_taken_; slot-- > 0;) {
+    if (!is_taken(slot)) free_list_[returned_++] = static_cast<Slot>(slot);
   }
-  free_slots_.fetch_sub(static_cast<int64_t>(touched_ - back_));
+  free_slots_.fetch_sub(static_cast<int64_t>(ever_taken_ - returned_));
 }
 
 void SlotAllocator::take(std::span<Slot> slots) {
   MutexLock lock(mutex_);
   for (Slot& slot : slots) {
     bool reused = true;
-    if (back_ != 0) {
-      slot = free_list_[--back_];
-    } else if (touched_ != first_slots_) {
-      slot = static_cast<Slot>(touched_++);
+    if (returned_ != 0) {
+      slot = free_list_[--returned_];
+    } else if (ever_taken_ != first_slots_) {
+      slot = static_cast<Slot>(ever_taken_++);
       reused = false;
-    } else if (added_back_ != 0) {
-      slot = free_list_[most_slots_ - added_back_--];
+    } else if (added_returned_ != 0) {
+      slot = free_list_[max_slots_ - added_returned_--];
     } else {
-      slot = static_cast<Slot>(first_slots_ + added_touched_++);
-      reused = added_touched_ <= added_high_water_;
-      if (!reused) added_high_water_ = added_touched_;
+      slot = static_cast<Slot>(first_slots_ + added_ever_taken_++);
+      reused = added_ever_taken_ <= added_high_water_;
+      if (!reused) added_high_water_ = added_ever_taken_;
     }
     if (reused) {
       reused_slots_.store(reused_slots_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
@@ -66,9 +66,9 @@ void SlotAllocator::take(std::span<Slot> slots) {
 
 void SlotAllocator::put_back(Slot slot) {
   if (slot < first_slots_) {
-    free_list_[back_++] = slot;
+    free_list_[returned_++] = slot;
   } else {
-    free_list_[most_slots_ - ++added_back_] = slot;
+    free_list_[max_slots_ - ++added_returned_] = slot;
   }
 }
 
@@ -90,9 +90,9 @@ void SlotAllocator::give_back(std::span<const Place> places) {
   free_slots_.fetch_add(static_cast<int64_t>(places.size()));
 }
 
-uint64_t SlotAllocator::untouched_from() const {
+uint64_t SlotAllocator::first_never_taken() const {
   MutexLock lock(mutex_);
-  return added_touched_ != 0 ? first_slots_ + added_touched_ : touched_;
+  return added_ever_taken_ != 0 ? first_slots_ + added_ever_taken_ : ever_taken_;
 }
 
 bool SlotAllocator::take_arrivals(std::vector<Slot>& slots) {

@@ -19,14 +19,14 @@ namespace embstore {
 
 class SlotAllocator {
  public:
-  // Starts with `slots` slots, and can grow to `most_slots`. Notes up to `most_arrivals` taken slots for
+  // Starts with `slots` slots, and can grow to `max_slots`. Notes up to `max_arrivals` taken slots for
   // take_arrivals().
-  SlotAllocator(uint64_t slots, uint64_t most_slots, uint64_t most_arrivals);
+  SlotAllocator(uint64_t slots, uint64_t max_slots, uint64_t max_arrivals);
 
   static constexpr size_t kBytesPerSlot = 2 * sizeof(Slot) + 1;  // free_list_, arrivals_
 
   uint64_t slots() const { return slots_.load(std::memory_order_relaxed); }
-  uint64_t most_slots() const { return most_slots_; }
+  uint64_t max_slots() const { return max_slots_; }
   uint64_t taken_slots() const;
 
   // Returns how many slots are neither taken nor claimed.
@@ -46,17 +46,17 @@ class SlotAllocator {
   void remove_added(GiveBack give_back) {
     MutexLock lock(mutex_);
     const uint64_t added = slots() - first_slots_;
-    if (added == 0 || added_touched_ != added_back_ || !try_claim(added)) return;
+    if (added == 0 || added_ever_taken_ != added_returned_ || !try_claim(added)) return;
     slots_.store(first_slots_, std::memory_order_relaxed);
-    if (added_touched_ != 0) give_back(first_slots_, first_slots_ + added_touched_);
-    added_touched_ = 0;
-    added_back_ = 0;
+    if (added_ever_taken_ != 0) give_back(first_slots_, first_slots_ + added_ever_taken_);
+    added_ever_taken_ = 0;
+    added_returned_ = 0;
   }
   uint64_t first_slots() const { return first_slots_; }  // the number at construction
 
   // Takes the slots whose bits are set (slot s is bit s mod 64 of word s / 64); the others will be taken in ascending
   // order. REQUIRES: nothing was claimed or taken yet.
-  void begin_with(std::span<const uint64_t> taken);
+  void take_existing(std::span<const uint64_t> taken);
   // REQUIRES: slots.size() slots were claimed. Added slots are taken last.
   void take(std::span<Slot> slots);
   void give_back(std::span<const Slot> slots);
@@ -67,7 +67,7 @@ class SlotAllocator {
   // Returns a number that changes before a slot is taken a second time.
   uint64_t reused_slots() const { return reused_slots_.load(std::memory_order_acquire); }
   // Returns the first slot that was never taken.
-  uint64_t untouched_from() const;
+  uint64_t first_never_taken() const;
   // Appends to `slots` those that were taken since the last call, each once. Returns false if there were too many to
   // note.
   bool take_arrivals(std::vector<Slot>& slots);
@@ -76,7 +76,7 @@ class SlotAllocator {
   void put_back(Slot slot) REQUIRES(mutex_);
 
   const uint64_t first_slots_;
-  const uint64_t most_slots_;
+  const uint64_t max_slots_;
   std::atomic<uint64_t> slots_;
   std::atomic<int64_t> free_slots_;  // claimed slots aren't counted
   std::atomic<uint64_t> reused_slots_{0};
@@ -84,10 +84,10 @@ class SlotAllocator {
   mutable Mutex mutex_;
   // For the first slots and for the added ones: how many were ever taken, and how many of these are free
   // again.
-  uint64_t touched_ GUARDED_BY(mutex_) = 0;
-  uint64_t back_ GUARDED_BY(mutex_) = 0;
-  uint64_t added_touched_ GUARDED_BY(mutex_) = 0;
-  uint64_t added_back_ GUARDED_BY(mutex_) = 0;
+  uint64_t ever_taken_ GUARDED_BY(mutex_) = 0;
+  uint64_t returned_ GUARDED_BY(mutex_) = 0;
+  uint64_t added_ever_taken_ GUARDED_BY(mutex_) = 0;
+  uint64_t added_returned_ GUARDED_BY(mutex_) = 0;
   uint64_t added_high_water_ GUARDED_BY(mutex_) = 0;
   // Two stacks of free slots, the first slots' from the front and the added ones' from the back. Their memory is
   // allocated in advance: neither taking nor giving back may fail.

@@ -481,7 +481,7 @@ class Pushes:
     ) -> None:
         def apply() -> None:
             commit_together([prepared for _, prepared in ready], global_step)
-            _core.wait_as_owed()  # not part of a commit, since that may be one of several
+            _core.pay_pacing_debt()  # not part of a commit, since that may be one of several
 
         failed: Exception | None = None
         try:

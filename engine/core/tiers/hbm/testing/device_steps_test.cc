@@ -184,7 +184,7 @@ struct Scene : StepScene<ForgetfulDevice> {
   }
   std::vector<float> expected(const std::vector<int64_t>& ids) const {
     std::vector<float> rows(ids.size() * kDim);
-    plain->lookup(ids, rows.data(), LookUpFor::kTraining);
+    plain->lookup(ids, rows.data(), LookUpPurpose::kTraining);
     return rows;
   }
 
@@ -198,14 +198,14 @@ struct Scene : StepScene<ForgetfulDevice> {
   std::unique_ptr<LookUp> made(const std::vector<int64_t>& ids, size_t stream = 0) {
     return std::make_unique<LookUp>(*device, ids, *streams[stream], expected(ids));
   }
-  void put(const LookUp& look_up, LookUpFor purpose = LookUpFor::kTraining) {
+  void put(const LookUp& look_up, LookUpPurpose purpose = LookUpPurpose::kTraining) {
     device->puts_a_step(true);
     table->lookup_on_device(look_up.on_device(), look_up.rows.address(), purpose);
     device->puts_a_step(false);
   }
   void serve(const std::vector<int64_t>& ids) const {
     std::vector<float> rows(ids.size() * kDim);
-    plain->lookup(ids, rows.data(), LookUpFor::kServing);
+    plain->lookup(ids, rows.data(), LookUpPurpose::kServing);
   }
 
   // An update on a stream, and on the plain table.
@@ -302,13 +302,13 @@ std::string difference_after_steps(Scene& scene, Ahead ahead = Ahead::kNothing) 
       case 4: {  // brings rows up
         std::vector<float> rows(30 * kDim);
         const std::vector<int64_t> ids = scene.some_ids(30);
-        scene.table->lookup(ids, rows.data(), LookUpFor::kServing);
+        scene.table->lookup(ids, rows.data(), LookUpPurpose::kServing);
         scene.serve(ids);
         break;
       }
       case 5: {  // the rows that were read are kept for an update
         std::vector<float> rows(30 * kDim);
-        scene.table->lookup(scene.some_ids(30), rows.data(), LookUpFor::kTraining);
+        scene.table->lookup(scene.some_ids(30), rows.data(), LookUpPurpose::kTraining);
         break;
       }
       case 6:  // the moves may still be on the tier's stream
@@ -318,11 +318,12 @@ std::string difference_after_steps(Scene& scene, Ahead ahead = Ahead::kNothing) 
       case 7:
       case 8: applies.push_back(scene.train_on_device(scene.some_ids(60), scene.below(2))); break;
       default: {
-        const LookUpFor purpose = scene.below(3) != 0 ? LookUpFor::kTraining : LookUpFor::kServing;
+        const LookUpPurpose purpose =
+            scene.below(3) != 0 ? LookUpPurpose::kTraining : LookUpPurpose::kServing;
         const std::vector<int64_t> ids = scene.some_ids(100);
         look_ups.push_back(scene.made(ids, scene.below(2)));
         scene.put(*look_ups.back(), purpose);
-        if (purpose == LookUpFor::kServing) scene.serve(ids);
+        if (purpose == LookUpPurpose::kServing) scene.serve(ids);
       }
     }
     while (!look_ups.empty() && (look_ups.size() > 4 || scene.below(4) == 0)) end_one();
@@ -349,7 +350,7 @@ size_t some_partitions(uint64_t seed) { return seed / 3 % 2 == 0 ? 1 : 2 + seed 
 
 // In at least a fifth of the scenes, a step that forgets something is noticed. Under the sanitizers, one scene has a
 // filter.
-constexpr uint64_t kScenes = kUnderSanitizer ? scenes(90) : 48;
+constexpr uint64_t kScenes = kUnderSanitizer ? scaled_count(90) : 48;
 
 void check_scenes(Ahead ahead) {
   for (uint64_t seed = 0; seed < kScenes; ++seed) {
@@ -418,7 +419,7 @@ TEST(rows_below_are_read_in_place_if_their_memory_is_pinned) {
 
 // Look-ups for training and for serving, and updates, of rows that are all in HBM.
 TEST(steps_without_misses_wait_for_nothing_and_take_no_memory) {
-  for (uint64_t seed = 0; seed < scenes(15); ++seed) {
+  for (uint64_t seed = 0; seed < scaled_count(15); ++seed) {
     tested_case() = "seed " + std::to_string(seed);
     const size_t partitions = 1 + seed % 3;
     Scene scene(seed / 11 * 11 + seed % 10, Forgets::kNothing, Below::kDram, partitions);  // without a filter
@@ -447,7 +448,7 @@ TEST(steps_without_misses_wait_for_nothing_and_take_no_memory) {
     const auto put_all = [&] {
       size_t in_flight = 0;
       const auto make_room = [&] {
-        if (in_flight == DeviceSteps::kMostInFlight) {
+        if (in_flight == DeviceSteps::kMaxInFlight) {
           let_all_end();
           in_flight = 0;
         }
@@ -455,7 +456,7 @@ TEST(steps_without_misses_wait_for_nothing_and_take_no_memory) {
       };
       for (size_t i = 0; i < look_ups.size(); ++i) {
         make_room();
-        scene.put(*look_ups[i], i % 2 == 0 ? LookUpFor::kTraining : LookUpFor::kServing);
+        scene.put(*look_ups[i], i % 2 == 0 ? LookUpPurpose::kTraining : LookUpPurpose::kServing);
         if (i % 3 != 0) continue;
         BatchConditions conditions;
         conditions.left_out = left_out.address() + i / 3 * sizeof(int64_t);
@@ -502,7 +503,7 @@ void wait_for_the_eviction_thread() {
 // A batch is prefetched while its rows are below, and again when they are up; then it is looked up and trained.
 TEST(a_prefetched_step_waits_for_nothing) {
   constexpr uint64_t kRows = 10;
-  for (uint64_t seed = 0; seed < scenes(20); ++seed) {
+  for (uint64_t seed = 0; seed < scaled_count(20); ++seed) {
     tested_case() = "seed " + std::to_string(seed);
     Scene scene(seed / 11 * 11 + seed % 10);  // without a filter
     const std::vector<int64_t> all = scene.train_first(kKeys);
@@ -545,7 +546,7 @@ TEST(prefetched_rows_keep_their_ranks) {
   Scene scene(2);
   std::vector<int64_t> keys = keys_from(0, kKeys);
   scene.train(keys);
-  scene.table->lookup(keys, scene.some_gradients(keys.size()).data(), LookUpFor::kServing);
+  scene.table->lookup(keys, scene.some_gradients(keys.size()).data(), LookUpPurpose::kServing);
   const auto rows_now = [&] {
     scene.table->drain();
     wait_for_the_eviction_thread();
@@ -571,7 +572,7 @@ TEST(prefetched_rows_keep_their_ranks) {
 }
 
 TEST(overlapping_batches_may_be_prefetched_on_two_streams) {
-  for (uint64_t seed = 0; seed < scenes(20); ++seed) {
+  for (uint64_t seed = 0; seed < scaled_count(20); ++seed) {
     tested_case() = "seed " + std::to_string(seed);
     Scene scene(seed / 11 * 11 + seed % 10);  // without a filter
     const std::vector<int64_t> all = scene.train_first(kKeys);
@@ -607,7 +608,7 @@ TEST(a_batch_may_be_empty_and_larger_than_the_tier) {
     const auto all = scene.made(keys);
     scene.put(*all);
     check(Scene::is_right(*all), "a row is another");
-    scene.table->lookup_on_device({gpu::DeviceAddress{}, 0, *scene.streams[0]}, {}, LookUpFor::kTraining);
+    scene.table->lookup_on_device({gpu::DeviceAddress{}, 0, *scene.streams[0]}, {}, LookUpPurpose::kTraining);
     const auto unknown = scene.made(std::vector<int64_t>(300, int64_t{-5}));
     scene.put(*unknown);
     check(Scene::is_right(*unknown), "a key without a row reads another value");
@@ -629,7 +630,7 @@ TEST(batches_that_miss_many_rows_are_read_and_updated_by_several_threads) {
   for (int64_t step = 0; step < 4; ++step) {
     applies.push_back(scene.train_on_device(batch(300 * step), static_cast<size_t>(step) % 2));
     const auto all = scene.made(batch(200 * step));
-    scene.put(*all, step % 2 == 0 ? LookUpFor::kTraining : LookUpFor::kEvaluation);
+    scene.put(*all, step % 2 == 0 ? LookUpPurpose::kTraining : LookUpPurpose::kEvaluation);
     check(Scene::is_right(*all), "a row is another");
     if (step == 2) scene.table->drain();
   }
@@ -642,7 +643,7 @@ TEST(a_serving_look_up_on_the_device_counts_and_brings_rows_up) {
   const std::vector<int64_t> keys = scene.train_first(100);
   const int64_t lower = scene.keys_in(1, keys).front();
   const auto look_up = scene.made(std::vector<int64_t>(5, lower));
-  scene.put(*look_up, LookUpFor::kServing);
+  scene.put(*look_up, LookUpPurpose::kServing);
   check(Scene::is_right(*look_up), "a row is another");
   scene.table->drain();
   check(scene.table->tiers_of({&lower, 1})[0] == 0, "a row that was asked for five times stays below");
@@ -655,7 +656,7 @@ TEST(accesses_to_rows_that_stay_below_are_counted_beside_steps) {
   const std::vector<int64_t> lower = scene.keys_in(1, keys);
   std::vector<float> rows(upper.size() * kDim);
   constexpr uint64_t kServed = 3;  // for the lower rows; the upper rows are served more often
-  for (uint64_t i = 0; i < 2 * kServed; ++i) scene.table->lookup(upper, rows.data(), LookUpFor::kServing);
+  for (uint64_t i = 0; i < 2 * kServed; ++i) scene.table->lookup(upper, rows.data(), LookUpPurpose::kServing);
   scene.table->drain();
   const uint64_t promoted = scene.table->stats().promotions;
 
@@ -663,7 +664,7 @@ TEST(accesses_to_rows_that_stay_below_are_counted_beside_steps) {
   gpu::OwnedEvent end(*scene.device);
   uint64_t waits = 0;
   for (uint64_t i = 0; i < kServed; ++i) {
-    scene.put(*look_up, LookUpFor::kServing);
+    scene.put(*look_up, LookUpPurpose::kServing);
     scene.device->record(end, *scene.streams[0]);
     while (!scene.device->query(end)) {
     }
@@ -721,11 +722,11 @@ TEST(a_look_up_on_a_lost_device_says_that_it_is_lost) {
   scene.table->synchronise();
   std::vector<float> row(kDim);
   const int64_t key = kKeys;
-  scene.table->lookup({&key, 1}, row.data(), LookUpFor::kTraining);
+  scene.table->lookup({&key, 1}, row.data(), LookUpPurpose::kTraining);
 }
 
 TEST(a_table_may_close_while_steps_are_in_flight) {
-  for (uint64_t seed = 0; seed < scenes(20); ++seed) {
+  for (uint64_t seed = 0; seed < scaled_count(20); ++seed) {
     tested_case() = "seed " + std::to_string(seed);
     Scene scene(seed);
     scene.train(scene.some_ids(100));
@@ -740,7 +741,7 @@ TEST(a_table_may_close_while_steps_are_in_flight) {
 TEST(a_table_without_hbm_takes_no_ids_on_a_device) {
   const Scene scene(7);
   check_throws(ErrorKind::kInvalidArgument, "has no tier in a GPU's memory",
-               [&] { scene.plain->lookup_on_device({}, {}, LookUpFor::kTraining); });
+               [&] { scene.plain->lookup_on_device({}, {}, LookUpPurpose::kTraining); });
 }
 
 TEST(an_apply_without_room_changes_nothing_and_the_next_call_throws) {
@@ -772,7 +773,7 @@ TEST(an_apply_without_room_changes_nothing_and_the_next_call_throws) {
 
 // Changes of rows before such a batch are visible to the step after it.
 TEST(a_batch_that_does_not_fit_on_the_device_changes_nothing) {
-  for (uint64_t seed = 1; seed <= scenes(60); ++seed) {
+  for (uint64_t seed = 1; seed <= scaled_count(60); ++seed) {
     tested_case() = "seed " + std::to_string(seed);
     Scene scene(seed);
     const std::vector<int64_t> many(200'000, kKeys);
@@ -786,7 +787,8 @@ TEST(a_batch_that_does_not_fit_on_the_device_changes_nothing) {
       };
       change_rows();
       check_throws(ErrorKind::kStoreFull, "a batch of 200000 ids doesn't fit", [&] {
-        scene.table->lookup_on_device(too_large.on_device(), too_large.rows.address(), LookUpFor::kTraining);
+        scene.table->lookup_on_device(too_large.on_device(), too_large.rows.address(),
+                                      LookUpPurpose::kTraining);
       });
       change_rows();
       const auto look_up = scene.made(scene.some_ids(100));
@@ -804,7 +806,7 @@ TEST(a_batch_that_does_not_fit_on_the_device_changes_nothing) {
 // call says why.
 TEST(left_out_ids_and_refused_batches_are_not_trained) {
   using Limits = std::numeric_limits<float>;
-  for (uint64_t seed = 1; seed <= scenes(24); ++seed) {
+  for (uint64_t seed = 1; seed <= scaled_count(24); ++seed) {
     tested_case() = "seed " + std::to_string(seed);
     const size_t partitions = 1 + (seed - 1) % 3;
     Scene scene(seed / 11 * 11 + seed % 10, Forgets::kNothing, Below::kDram, partitions);  // without a filter
@@ -845,7 +847,7 @@ TEST(left_out_ids_and_refused_batches_are_not_trained) {
         reason = "finite, since a row never recovers: those of ids[" + std::to_string(spoilt) + "] aren't";
       }
       if (number_refused != 0) reason = number_refused == 1 ? "the first" : "the second";
-      std::string told;
+      std::string message;
       try {
         std::optional<DeviceSteps::HostUse> save;
         Table& saved = scene.table->partition(random() % partitions);
@@ -856,11 +858,11 @@ TEST(left_out_ids_and_refused_batches_are_not_trained) {
         random() % 2 == 0 ? scene.table->synchronise() : scene.table->drain();
       } catch (const Error& error) {
         check(error.kind() == ErrorKind::kInvalidArgument, error.what());
-        told = error.what();
+        message = error.what();
         scene.device->synchronise(apply.stream);  // the arrays are freed
       }
-      check(told.empty() == reason.empty() && told.find(reason) != std::string::npos,
-            "\"" + reason + "\" isn't told, but: " + told);
+      check(message.empty() == reason.empty() && message.find(reason) != std::string::npos,
+            "\"" + reason + "\" isn't told, but: " + message);
       if (is_left_out != 0 || !reason.empty()) {
         scene.plain->leave_out_apply();
       } else {
@@ -1001,8 +1003,8 @@ TEST(threads_may_put_steps_of_tables_in_any_order) {
                                                          stream, std::vector<float>(5 * kDim));
         batches.push_back({{&table, 1}, one.on_device(), one.rows.address()});
       }
-      for (uint64_t round = 0; round < scenes(200); ++round) {
-        Table::lookup_on_device(batches, LookUpFor::kTraining);
+      for (uint64_t round = 0; round < scaled_count(200); ++round) {
+        Table::lookup_on_device(batches, LookUpPurpose::kTraining);
         if (round % 16 == 0) scene.device->synchronise(stream);
       }
       scene.device->synchronise(stream);
@@ -1076,7 +1078,7 @@ struct Model {
   IdsOnDevice ids_of(const Batch& batch) const {
     return {batch.ids.address(), static_cast<uint32_t>(batch.of.size()), stream()};
   }
-  void put_look_ups(const std::vector<std::unique_ptr<Batch>>& batches, LookUpFor purpose) {
+  void put_look_ups(const std::vector<std::unique_ptr<Batch>>& batches, LookUpPurpose purpose) {
     std::vector<std::vector<const Table*>> partitions;
     std::vector<Table::LookUpOnDevice> look_ups;
     for (size_t v = 0; v < batches.size(); ++v) {
@@ -1098,7 +1100,7 @@ struct Model {
     std::vector<float> rows(batch.by.size());
     std::vector<float> wanted(batch.by.size());
     batch.out.copy_to(rows.data(), rows.size(), stream());
-    plain[variable]->lookup(batch.of, wanted.data(), LookUpFor::kTraining);
+    plain[variable]->lookup(batch.of, wanted.data(), LookUpPurpose::kTraining);
     check(rows == wanted, "a row of variable " + std::to_string(variable) + " is another");
   }
 
@@ -1107,8 +1109,8 @@ struct Model {
   std::vector<std::unique_ptr<Variable>> plain;
 };
 
-TEST(steps_of_several_variables_give_each_what_it_would_have_alone) {
-  for (uint64_t seed = 0; seed < scenes(30); ++seed) {
+TEST(steps_of_several_variables_give_the_results_of_separate_steps) {
+  for (uint64_t seed = 0; seed < scaled_count(30); ++seed) {
     tested_case() = "seed " + std::to_string(seed);
     Scene scene(seed);
     Model model(scene, 1 + scene.below(5), 1 + seed % 2);
@@ -1124,7 +1126,7 @@ TEST(steps_of_several_variables_give_each_what_it_would_have_alone) {
         Variable& saved = *model.tables[scene.below(model.tables.size())];
         save.emplace(saved.partition(saved.partitions() - 1).parts().steps.get(), DeviceSteps::Length::kLong);
       }
-      model.put_look_ups(batches, step % 3 != 0 ? LookUpFor::kTraining : LookUpFor::kServing);
+      model.put_look_ups(batches, step % 3 != 0 ? LookUpPurpose::kTraining : LookUpPurpose::kServing);
       for (size_t v = 0; v < batches.size(); ++v) model.check_rows(v, *batches[v]);
       model.put_applies(batches);
       for (size_t v = 0; v < batches.size(); ++v) model.apply_to_plain(v, *batches[v]);
@@ -1151,11 +1153,11 @@ TEST(a_step_of_many_tables_launches_no_more_kernels_than_one_table_and_waits_for
     std::pair<uint64_t, uint64_t> counts;
     for (int round = 0; round < 2; ++round) {  // the first round gives ids rows, and takes memory
       for (const auto& table : model.tables) table->drain();
-      model.put_look_ups(batches, LookUpFor::kTraining);  // brings mirrors up to date
+      model.put_look_ups(batches, LookUpPurpose::kTraining);  // brings mirrors up to date
       scene.device->synchronise(model.stream());
       counts = {scene.device->launches(), scene.device->host_waits()};
-      model.put_look_ups(batches, LookUpFor::kTraining);
-      model.put_look_ups(batches, LookUpFor::kServing);
+      model.put_look_ups(batches, LookUpPurpose::kTraining);
+      model.put_look_ups(batches, LookUpPurpose::kServing);
       model.put_applies(batches);
       counts = {scene.device->launches() - counts.first, scene.device->host_waits() - counts.second};
       scene.device->synchronise(model.stream());
@@ -1190,13 +1192,13 @@ TEST(steps_launch_as_many_kernels_as_the_lab_says) {
   batches.push_back(model.some_batch(0, ids));
   model.put_applies(batches);  // gives them rows
   model.tables.front()->drain();
-  model.put_look_ups(batches, LookUpFor::kTraining);  // brings the mirror up to date
+  model.put_look_ups(batches, LookUpPurpose::kTraining);  // brings the mirror up to date
   const auto launches_of = [&scene](const std::function<void()>& step) {
     const uint64_t before = scene.device->launches();
     step();
     return scene.device->launches() - before;
   };
-  const uint64_t look_up = launches_of([&] { model.put_look_ups(batches, LookUpFor::kTraining); });
+  const uint64_t look_up = launches_of([&] { model.put_look_ups(batches, LookUpPurpose::kTraining); });
   const uint64_t update = launches_of([&] { model.put_applies(batches); });
   check(look_up == kOfALookUp, std::to_string(look_up) + " launches of a look-up");
   check(update == kOfAnUpdate, std::to_string(update) + " launches of an update");
@@ -1213,7 +1215,7 @@ TEST(a_step_of_many_partitions_takes_about_the_memory_of_one) {
     batches.push_back(model.some_batch(0, ids));
     std::vector<uint64_t> bytes{scene.device->allocated_bytes()};
     const auto measure = [&] { bytes.push_back(scene.device->allocated_bytes() - bytes.front()); };
-    model.put_look_ups(batches, LookUpFor::kTraining);
+    model.put_look_ups(batches, LookUpPurpose::kTraining);
     measure();
     model.put_applies(batches);
     measure();
@@ -1232,21 +1234,21 @@ TEST(a_step_of_many_partitions_takes_about_the_memory_of_one) {
 }
 
 // However far the program is ahead of the device.
-TEST(many_steps_take_the_memory_of_few) {
+TEST(many_steps_use_the_memory_of_a_few) {
   Scene scene(1);
   Model model(scene, 1, 1);
   std::vector<int64_t> ids = keys_from(0, 4000);
   std::vector<std::unique_ptr<Model::Batch>> batches;
   batches.push_back(model.some_batch(0, ids));
   const uint64_t before = scene.device->allocated_bytes();
-  model.put_look_ups(batches, LookUpFor::kTraining);
+  model.put_look_ups(batches, LookUpPurpose::kTraining);
   const uint64_t of_one = scene.device->allocated_bytes() - before;
-  for (size_t step = 0; step < 5 * DeviceSteps::kMostInFlight; ++step) {
-    model.put_look_ups(batches, LookUpFor::kTraining);
+  for (size_t step = 0; step < 5 * DeviceSteps::kMaxInFlight; ++step) {
+    model.put_look_ups(batches, LookUpPurpose::kTraining);
   }
   const uint64_t of_all = scene.device->allocated_bytes() - before;
   check(of_all > of_one, "a step waits for each before it");
-  check(of_all <= DeviceSteps::kMostInFlight * of_one,
+  check(of_all <= DeviceSteps::kMaxInFlight * of_one,
         std::to_string(of_all) + " bytes for all steps, " + std::to_string(of_one) + " for one");
   scene.device->synchronise(model.stream());
 }
@@ -1267,9 +1269,9 @@ TEST(a_variable_whose_apply_fails_does_not_stop_others) {
   model.put_applies(batches);
   scene.device->synchronise(model.stream());
   check_throws(ErrorKind::kStoreFull, "small: the batch brings 60 new rows",
-               [&] { model.put_look_ups(batches, LookUpFor::kTraining); });
+               [&] { model.put_look_ups(batches, LookUpPurpose::kTraining); });
   check(model.tables[1]->export_rows().keys.empty(), "a batch was applied in part");
-  model.put_look_ups(batches, LookUpFor::kTraining);
+  model.put_look_ups(batches, LookUpPurpose::kTraining);
   for (const size_t v : {0, 2}) {
     model.apply_to_plain(v, *batches[v]);
     model.check_rows(v, *batches[v]);
@@ -1322,7 +1324,7 @@ void check_threads(size_t partitions) {
       const Scene::LookUp look_up(*scene.device, keys, stream, std::vector<float>(keys.size() * kDim));
       std::vector<float> newest(keys.size(), 0.0f);
       while (!done.load()) {
-        table.lookup_on_device(look_up.on_device(), look_up.rows.address(), LookUpFor::kTraining);
+        table.lookup_on_device(look_up.on_device(), look_up.rows.address(), LookUpPurpose::kTraining);
         const std::vector<float> rows = Scene::rows_of(look_up);
         for (size_t i = 0; i < rows.size(); ++i) {
           check(rows[i] == rows[i / kDim * kDim], "a row is torn");
@@ -1332,7 +1334,7 @@ void check_threads(size_t partitions) {
       }
     });
   }
-  const uint64_t rounds = scenes(100);
+  const uint64_t rounds = scaled_count(100);
   std::vector<std::thread> writers;
   for (uint64_t writer = 0; writer < 2; ++writer) {
     writers.emplace_back([&, writer] {
@@ -1349,7 +1351,7 @@ void check_threads(size_t partitions) {
           table.apply_on_device(apply.on_device(), apply.rows.address(), std::nullopt);
           if (random() % 4 != 0) scene.device->synchronise(stream);
           if (random() % 4 == 0)
-            table.lookup_on_device(apply.on_device(), apply.rows.address(), LookUpFor::kServing);
+            table.lookup_on_device(apply.on_device(), apply.rows.address(), LookUpPurpose::kServing);
           scene.device->synchronise(stream);  // the arrays are freed
         }
         if (i % 20 == 0) table.drain();
@@ -1360,7 +1362,7 @@ void check_threads(size_t partitions) {
   done.store(true);
   for (std::thread& reader : readers) reader.join();
   std::vector<float> rows(keys.size() * kDim);
-  table.lookup(keys, rows.data(), LookUpFor::kTraining);
+  table.lookup(keys, rows.data(), LookUpPurpose::kTraining);
   float sum = 0;
   for (size_t i = 0; i < rows.size(); i += kDim) sum += rows[i];
   check(sum == static_cast<float>(2 * 2 * rounds), "an update is lost, or was applied twice");

@@ -24,11 +24,13 @@
 #include "tiers/hbm/hbm_tier.h"
 #include "tiers/hbm/testing/step_scene.h"
 
-// On the emulated device, a thread that puts work on a stream may run a stream's function at once: HbmTier::join() does
-// so under the tier's mutex. That function takes locks under which the host takes the same mutex. But while a step is in
-// flight, DeviceSteps keeps the host from doing so, which the sanitizer doesn't know. On a GPU the function runs on a
-// thread of its own.
-extern "C" const char* __tsan_default_suppressions() { return "deadlock:embstore::HbmTier::join\n"; }
+// On the emulated device, a thread that puts work on a stream may run a stream's function at once:
+// HbmTier::sync_mirror_to() does so under the tier's mutex. That function takes locks under which the host takes the
+// same mutex. But while a step is in flight, DeviceSteps keeps the host from doing so, which the sanitizer doesn't know.
+// On a GPU the function runs on a thread of its own.
+extern "C" const char* __tsan_default_suppressions() {
+  return "deadlock:embstore::HbmTier::sync_mirror_to\n";
+}
 
 namespace embstore {
 namespace {
@@ -142,12 +144,12 @@ class Scene : public StepScene<ForgetfulDevice> {
   }
   void serve(const std::vector<int64_t>& ids) {
     std::vector<float> rows(ids.size() * kDim);
-    table->lookup(ids, rows.data(), LookUpFor::kServing);
+    table->lookup(ids, rows.data(), LookUpPurpose::kServing);
   }
   // Serves a batch on the device, where accesses are counted.
   void serve_on_device(const std::vector<int64_t>& ids) {
     const BatchOnDevice& look_up = batches_.emplace_back(*device, ids, kDim, *streams[below(streams.size())]);
-    table->lookup_on_device(look_up.on_device(), look_up.rows.address(), LookUpFor::kServing);
+    table->lookup_on_device(look_up.on_device(), look_up.rows.address(), LookUpPurpose::kServing);
   }
   void drop(const std::vector<int64_t>& keys) {
     check(table->drop(keys) == plain.drop(keys), "other keys had rows");
@@ -292,7 +294,7 @@ bool are_checkpoints_right(Scene& scene) {
 }
 
 TEST(checkpoints_between_steps_have_the_rows_of_their_moments) {
-  for (uint64_t seed = 0; seed < scenes(60); ++seed) {
+  for (uint64_t seed = 0; seed < scaled_count(60); ++seed) {
     tested_case() = "seed " + std::to_string(seed);
     const Below below = seed % 3 == 0 ? Below::kSsd : Below::kNothing;
     Scene scene(seed, below, below == Below::kSsd ? 60 : 1000);
@@ -569,7 +571,7 @@ TEST(threads_train_on_streams_while_others_make_checkpoints) {
   spec.optimizer_params = {{"learning_rate", -1.0}};
   std::map<uint64_t, BegunCheckpoint> begun;
   const auto path_of = [&](size_t number) { return directory / ("state" + std::to_string(number)); };
-  const uint64_t rounds = scenes(150);
+  const uint64_t rounds = scaled_count(150);
   constexpr uint64_t kIds = 3;
   {
     Table table(spec);
@@ -631,7 +633,7 @@ TEST(threads_train_on_streams_while_others_make_checkpoints) {
 }
 
 TEST(the_last_checkpoint_can_be_restored_after_the_gpu_is_lost) {
-  for (uint64_t seed = 0; seed < scenes(20); ++seed) {
+  for (uint64_t seed = 0; seed < scaled_count(20); ++seed) {
     tested_case() = "seed " + std::to_string(seed);
     Scene scene(seed);
     for (int i = 0; i < 6; ++i) scene.train_on_device(scene.some_ids(60));

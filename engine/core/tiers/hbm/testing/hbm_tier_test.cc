@@ -123,7 +123,7 @@ bool holds(uint64_t seed, HastyDevice::Call hasty_in = HastyDevice::Call::kNone)
 }
 
 TEST(rows_come_back_as_they_were_written) {
-  for (uint64_t seed = 0; seed < scenes(60); ++seed) {
+  for (uint64_t seed = 0; seed < scaled_count(60); ++seed) {
     tested_case() = "seed " + std::to_string(seed);
     check(holds(seed), "a row is another");
   }
@@ -239,7 +239,7 @@ TEST(threads_read_whole_rows_while_others_take_their_slots) {
       }
     });
   }
-  for (int64_t version = 1; version < static_cast<int64_t>(scenes(200)); ++version) {
+  for (int64_t version = 1; version < static_cast<int64_t>(scaled_count(200)); ++version) {
     const std::vector<Place> old = places_of(keys, slots);
     tier.write(batch_of(keys, version), slots);
     tier.erase(old);

@@ -19,14 +19,14 @@ namespace embstore {
 
 // Ids in a device's memory, and a row of floats for each: the result of a look-up, or the gradients of an update.
 struct BatchOnDevice {
-  BatchOnDevice(gpu::Device& on, const std::vector<int64_t>& of, int dim, gpu::Stream put_on)
-      : stream(put_on), ids(on, of.size()), rows(on, of.size() * static_cast<size_t>(dim)) {
-    ids.copy_from(of.data(), of.size(), stream);
+  BatchOnDevice(gpu::Device& on, const std::vector<int64_t>& batch_ids, int dim, gpu::Stream put_on)
+      : stream(put_on), ids(on, batch_ids.size()), rows(on, batch_ids.size() * static_cast<size_t>(dim)) {
+    ids.copy_from(batch_ids.data(), batch_ids.size(), stream);
   }
-  BatchOnDevice(gpu::Device& on, const std::vector<int64_t>& of, const std::vector<float>& by,
+  BatchOnDevice(gpu::Device& on, const std::vector<int64_t>& batch_ids, const std::vector<float>& by,
                 gpu::Stream put_on)
-      : stream(put_on), ids(on, of.size()), rows(on, by.size()) {
-    ids.copy_from(of.data(), of.size(), stream);
+      : stream(put_on), ids(on, batch_ids.size()), rows(on, by.size()) {
+    ids.copy_from(batch_ids.data(), batch_ids.size(), stream);
     rows.copy_from(by.data(), by.size(), stream);
   }
   IdsOnDevice on_device() const { return {ids.address(), static_cast<uint32_t>(ids.count()), stream}; }
@@ -40,9 +40,9 @@ struct BatchOnDevice {
 template <class OfDevice>
 class StepScene {
  public:
-  StepScene(uint64_t seed, std::shared_ptr<OfDevice> of, int64_t keys, int dim)
+  StepScene(uint64_t seed, std::shared_ptr<OfDevice> opened, int64_t keys, int dim)
       : random(seed), keys_(keys), dim_(dim) {
-    open(std::move(of));
+    open(std::move(opened));
   }
 
   uint64_t below(uint64_t n) { return random() % n; }
@@ -68,9 +68,9 @@ class StepScene {
  protected:
   // Makes this the device that opening the emulated device returns from now on. REQUIRES: the previous device is no
   // longer in use.
-  void open(std::shared_ptr<OfDevice> of) {
+  void open(std::shared_ptr<OfDevice> opened) {
     opened_.reset();
-    device = std::move(of);
+    device = std::move(opened);
     opened_ = ProcessRegistry<std::string, gpu::Device>::get("emulated", [this] { return device; });
     check(opened_ == device, "another device is open");
     for (int i = 0; i < 2; ++i) streams.push_back(std::make_unique<gpu::OwnedStream>(*device));

@@ -26,7 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kLeast = std::numeric_limits<int64_t>::min();
+constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
 constexpr int64_t kGreatest = std::numeric_limits<int64_t>::max();
 
 const RowLayout kLayout(5, 2);
@@ -74,7 +74,7 @@ bool is_there(const LevelDbTier& tier, const Place& place) {
 
 void rows_read_back_in_the_order_that_was_asked_for(const std::string& path) {
   LevelDbTier tier("var", kLayout, path);
-  std::vector<Place> places = write(tier, {5, -5, 0, kGreatest, kLeast, -1}, 1);
+  std::vector<Place> places = write(tier, {5, -5, 0, kGreatest, kMin, -1}, 1);
   expect_rows(tier, places, 1);
   std::reverse(places.begin(), places.end());
   places.push_back(places[2]);

@@ -11,9 +11,9 @@ namespace embstore::log::testing {
 namespace {
 
 TEST(a_checkpoint_is_neither_dropped_nor_committed_while_it_is_being_committed) {
-  on_both_media([](const Site& on) {
+  on_both_media([](const TableSite& on) {
     WatchedCalls calls;
-    Site site = on;
+    TableSite site = on;
     site.calls = &calls;
     const std::unique_ptr<Table> table = site.open();
     table->write(0, 100, 1);
@@ -40,7 +40,7 @@ TEST(a_checkpoint_is_neither_dropped_nor_committed_while_it_is_being_committed) 
 }
 
 TEST(there_are_sixteen_checkpoints_at_most) {
-  on_both_media([](const Site& site) {
+  on_both_media([](const TableSite& site) {
     const std::unique_ptr<Table> table = site.open();
     table->write(0, 10, 1);
     for (int i = 0; i < 15; ++i) table->checkpoint();
@@ -60,7 +60,7 @@ TEST(there_are_sixteen_checkpoints_at_most) {
 }
 
 TEST(a_record_whose_header_is_damaged_is_named_and_nothing_is_live_then) {
-  on_both_media([](const Site& site) {
+  on_both_media([](const TableSite& site) {
     const std::unique_ptr<Table> table = site.open();
     table->write(0, 9000, 1);
     table->checkpoint();

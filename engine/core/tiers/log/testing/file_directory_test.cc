@@ -145,9 +145,9 @@ TEST(calls_in_the_wrong_order_are_refused) {
   fill_row(rows, 0, 1, 1);
   std::vector<Slot> slots(1);
   const DurableTier::Restored nothing = [](std::span<const RowHeader>, std::span<const Slot>) {};
-  check_throws(ErrorKind::kInvalidArgument, "take_up() comes before", [&] { tier.write(rows, slots); });
-  tier.take_up({});
-  check_throws(ErrorKind::kInvalidArgument, "comes once", [&] { tier.take_up({}); });
+  check_throws(ErrorKind::kInvalidArgument, "adopt_kept() comes before", [&] { tier.write(rows, slots); });
+  tier.adopt_kept({});
+  check_throws(ErrorKind::kInvalidArgument, "comes once", [&] { tier.adopt_kept({}); });
   tier.write(rows, slots);
   check_throws(ErrorKind::kInvalidArgument, "rows are live", [&] { tier.restore(1, 1, nothing); });
   SsdHashTier other(table_of(), directory / "other", small_files());

@@ -14,12 +14,12 @@ namespace {
 // Repeats `step` if it fails, which it may once.
 template <class Step>
 void with_one_retry(const FailingCalls& calls, const Step& step) {
-  const bool struck_before = calls.struck();
+  const bool struck_before = calls.has_failed();
   try {
     step();
   } catch (const Error& error) {
     check(error.kind() == ErrorKind::kStorage || error.kind() == ErrorKind::kDamagedRows, error.what());
-    check(!struck_before && calls.struck(),
+    check(!struck_before && calls.has_failed(),
           std::string("there is an error without a fault: ") + error.what());
     step();
   }
@@ -125,7 +125,7 @@ void nothing_is_lost_whichever_call_fails(const SsdHashOptions& options) {
       try {
         NotedCalls calls({call, fault});
         run(options, calls);
-        check(calls.struck(), "the call wasn't made");
+        check(calls.has_failed(), "the call wasn't made");
       } catch (const std::exception& error) {
         fail(error.what());
       }

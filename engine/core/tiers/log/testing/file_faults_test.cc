@@ -183,7 +183,7 @@ TEST(a_file_that_cannot_be_removed_refuses_no_rows) {
 }
 
 TEST(operations_at_random_under_faults_at_random) {
-  for (uint64_t seed = 1; seed <= scenes(20); ++seed) {
+  for (uint64_t seed = 1; seed <= scaled_count(20); ++seed) {
     tested_case() = "seed " + std::to_string(seed);
     std::mt19937_64 random(seed);
     Fixture f;

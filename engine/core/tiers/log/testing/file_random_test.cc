@@ -57,7 +57,7 @@ uint64_t run(uint64_t seed, IoScheme scheme, bool direct, CompactionMode mode) {
 }
 
 void many(IoScheme scheme, bool direct, CompactionMode mode, uint64_t first_seed) {
-  const uint64_t seeds = scenes(direct ? 5 : 20);  // with O_DIRECT every write waits for the medium
+  const uint64_t seeds = scaled_count(direct ? 5 : 20);  // with O_DIRECT every write waits for the medium
   uint64_t compacted = 0;
   for (uint64_t seed = first_seed; seed < first_seed + seeds; ++seed) {
     compacted += run(seed, scheme, direct, mode);

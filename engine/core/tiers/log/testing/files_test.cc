@@ -16,21 +16,21 @@ namespace fs = std::filesystem;
 constexpr int64_t kRows = 3000;
 
 // Creates a table with one checkpoint, and closes it.
-void make_table(const Site& site) {
+void make_table(const TableSite& site) {
   site.remove_all();
   const std::unique_ptr<Table> table = site.open();
   table->write(0, kRows, 1);
   table->checkpoint();
 }
 
-void check_table(const Site& site) {
+void check_table(const TableSite& site) {
   const std::unique_ptr<Table> table = site.open();
   table->restore(1);
   check(table->index.size() == kRows, "rows are lost");
   table->check_rows();
 }
 
-std::vector<std::string> all_files(const Site& site) {
+std::vector<std::string> all_files(const TableSite& site) {
   std::vector<std::string> files = site.row_files();
   const std::vector<std::string> manifests = files_in(site.root + "/manifests");
   files.insert(files.end(), manifests.begin(), manifests.end());
@@ -38,7 +38,7 @@ std::vector<std::string> all_files(const Site& site) {
 }
 
 TEST(checkpoints_of_another_table_are_refused) {
-  on_both_media([](const Site& site) {
+  on_both_media([](const TableSite& site) {
     make_table(site);
     const std::vector<std::string> files = all_files(site);
     const auto refused = [&](const TableIdentity& as, const std::string& why) {
@@ -58,10 +58,10 @@ TEST(checkpoints_of_another_table_are_refused) {
 }
 
 TEST(files_that_are_damaged_or_not_ours_are_refused_by_name) {
-  on_both_media([](const Site& site) {
+  on_both_media([](const TableSite& site) {
     make_table(site);
     const std::string medium = tested_case();
-    Site other = site;
+    TableSite other = site;
     const TemporaryDirectory elsewhere;
     other.root = elsewhere.path();
     make_table(other);
@@ -69,7 +69,7 @@ TEST(files_that_are_damaged_or_not_ours_are_refused_by_name) {
     second->checkpoint();
     second->end();
     // The second of several files, or the only one of a pool.
-    const auto one_of = [](const Site& of) { return of.row_files()[of.is_pool ? 0 : 1]; };
+    const auto one_of = [](const TableSite& of) { return of.row_files()[of.is_pool ? 0 : 1]; };
     const std::string rows = one_of(site);
     const std::string manifest = site.manifest(1);
     const auto refused = [&](const std::string& file, const std::string& why, const auto& damage) {
@@ -80,7 +80,7 @@ TEST(files_that_are_damaged_or_not_ours_are_refused_by_name) {
       std::vector<uint64_t> sizes{site.slots};
       if (site.is_pool) sizes.push_back(site.slots + 5000);  // extends the pool
       for (const uint64_t slots : sizes) {
-        Site opened = site;
+        TableSite opened = site;
         opened.slots = slots;
         check_throws(ErrorKind::kStorage, file + ": " + why, [&] { opened.open(); });
       }
@@ -138,9 +138,9 @@ TEST(files_that_are_damaged_or_not_ours_are_refused_by_name) {
 }
 
 TEST(more_checkpoints_than_a_table_may_have_are_refused) {
-  on_both_media([](const Site& site) {
+  on_both_media([](const TableSite& site) {
     make_table(site);
-    for (uint64_t number = 2; number <= kMostCheckpoints + 1; ++number) {
+    for (uint64_t number = 2; number <= kMaxCheckpoints + 1; ++number) {
       fs::copy(site.manifest(1), site.manifest(number));
       change_header(site.manifest(number), [number](FileHeader& header) { header.number = number; });
     }
@@ -157,8 +157,8 @@ TEST(more_checkpoints_than_a_table_may_have_are_refused) {
 
 // Runs `work` in processes, each of which ends at another call that isn't a read or a write, and calls `look` after each.
 // Returns how many calls there are.
-int interrupted(const Site& site, const std::function<void()>& prepare,
-                const std::function<void(const Site&)>& work, const std::function<void()>& look) {
+int interrupted(const TableSite& site, const std::function<void()>& prepare,
+                const std::function<void(const TableSite&)>& work, const std::function<void()>& look) {
   const std::string medium = tested_case();
   for (int calls = 0;; ++calls) {
     prepare();
@@ -168,7 +168,7 @@ int interrupted(const Site& site, const std::function<void()>& prepare,
         if (call.kind != FileCall::kRead && call.kind != FileCall::kWrite && left-- == 0) _exit(3);
         return 0;
       };
-      Site dies = site;
+      TableSite dies = site;
       dies.calls = &dying;
       work(dies);
     }));
@@ -180,10 +180,10 @@ int interrupted(const Site& site, const std::function<void()>& prepare,
   }
 }
 
-TEST(a_making_that_was_interrupted_leaves_a_checkpoint_or_none) {
-  on_both_media([](const Site& site) {
+TEST(an_interrupted_creation_leaves_a_checkpoint_or_none) {
+  on_both_media([](const TableSite& site) {
     int with = 0;
-    const auto make = [](const Site& dies) {
+    const auto make = [](const TableSite& dies) {
       const std::unique_ptr<Table> table = dies.open();
       table->write(0, kRows, 1);
       table->checkpoint();
@@ -213,11 +213,12 @@ TEST(a_making_that_was_interrupted_leaves_a_checkpoint_or_none) {
 
 TEST(an_interrupted_growth_leaves_the_pool) {
   const TemporaryDirectory directory;
-  const Site small{.is_pool = true, .root = directory.path(), .slots = 10000};
-  Site large = small;
+  const TableSite small{.is_pool = true, .root = directory.path(), .slots = 10000};
+  TableSite large = small;
   large.slots = 40000;
   const int calls = interrupted(
-      large, [&] { make_table(small); }, [](const Site& dies) { dies.open(); }, [&] { check_table(large); });
+      large, [&] { make_table(small); }, [](const TableSite& dies) { dies.open(); },
+      [&] { check_table(large); });
   check(calls >= 4, "hardly any call was interrupted");
 }
 

@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t kKeys = 1500;
 constexpr uint64_t kNoted = 8;
-constexpr int kKills = scenes(120);
+constexpr int kKills = scaled_count(120);
 
 struct Shared {
   std::atomic<int64_t> versions[kNoted][kKeys];  // of checkpoint n at n % kNoted; -1: it lacks the key
@@ -33,7 +33,7 @@ struct Shared {
   std::atomic<int64_t> steps;  // of the current process
 };
 
-std::unique_ptr<Table> open_in_round(Site site, int round) {
+std::unique_ptr<Table> open_in_round(TableSite site, int round) {
   site.options.direct = round % 4 == 3;
   site.options.compaction = round % 2 == 0 ? CompactionMode::kWritingThread : CompactionMode::kOwnThread;
   return site.open();
@@ -54,7 +54,7 @@ void make_checkpoint(Table& table, Shared& shared) {
 }
 
 // Writes, erases and makes checkpoints until it's killed.
-[[noreturn]] void work(const Site& site, int round, Shared& shared) {
+[[noreturn]] void work(const TableSite& site, int round, Shared& shared) {
   std::mt19937_64 random(static_cast<uint64_t>(round));
   const std::unique_ptr<Table> opened = open_in_round(site, round);
   Table& table = *opened;
@@ -78,7 +78,7 @@ void make_checkpoint(Table& table, Shared& shared) {
   }
 }
 
-void check_what_is_left(const Site& site, Shared& shared) {
+void check_what_is_left(const TableSite& site, Shared& shared) {
   const std::unique_ptr<Table> opened = open_in_round(site, 0);
   Table& table = *opened;
   const std::vector<uint64_t> kept = table.kept();
@@ -101,7 +101,7 @@ void check_what_is_left(const Site& site, Shared& shared) {
   shared.dropping = shared.dropped = kept.front() - 1;
 }
 
-void kill_processes(const Site& site) {
+void kill_processes(const TableSite& site) {
   void* memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   check(memory != MAP_FAILED, "shared memory can't be had");
   Shared& shared = *new (memory) Shared;

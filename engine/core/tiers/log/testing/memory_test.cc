@@ -30,7 +30,7 @@ struct Batch {
 };
 
 TEST(rows_are_written_whichever_allocation_fails) {
-  on_both_media([](const Site& site) {
+  on_both_media([](const TableSite& site) {
     bool has_failed = true;
     for (int64_t number = 0; has_failed; ++number) {
       site.remove_all();
@@ -55,7 +55,7 @@ TEST(rows_are_written_whichever_allocation_fails) {
 }
 
 TEST(checkpoints_are_made_and_dropped_whichever_allocation_fails) {
-  on_both_media([](const Site& site) {
+  on_both_media([](const TableSite& site) {
     const std::unique_ptr<Table> table = site.open();
     const auto retry = [&](const auto& step) {
       with_each_allocation_failing(step, [&] { table->check_rows(); });

@@ -118,10 +118,10 @@ TEST(nothing_of_a_kept_checkpoint_is_ever_written) {
     tested_case() = "seed " + std::to_string(seed);
     const TemporaryDirectory directory;
     PmemMedium medium(/*is_pmem=*/true);
-    const Site site{.is_pool = true,
-                    .root = directory.path(),
-                    .slots = PoolTier::kHeadroomSlots + 3000,
-                    .libpmem = &medium.calls()};
+    const TableSite site{.is_pool = true,
+                         .root = directory.path(),
+                         .slots = PoolTier::kHeadroomSlots + 3000,
+                         .libpmem = &medium.calls()};
     const std::unique_ptr<Workload> workload = make_workload(site, seed);
     for (int step = 0; step < 500; ++step) {
       const Accounts before = workload->certain();

@@ -27,7 +27,7 @@ TEST(rows_rank_as_they_were_last_told_to) {
   RowHeader header = rows.header(0);
   header.served += 12;
   header.stamp += 100;
-  pool.tier->was_copy(slot, header);
+  pool.tier->promote_copy(slot, header);
   pool.tier->read(std::vector{Place{1, slot}}, rows);
   check(rows.header(0).served == header.served && rows.header(0).stamp == header.stamp, "a rank is lost");
   check(pool.tier->ranks().rank(slot, CacheStrategy::kLfu).count == header.frequency + header.served,

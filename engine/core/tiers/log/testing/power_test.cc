@@ -59,11 +59,11 @@ class Machine {
     std::filesystem::create_directories(root + "/manifests");
   }
   // Writes to `to` what a power cut now leaves, and returns the site by which another process opens it.
-  Site cut(const std::string& to) {
+  TableSite cut(const std::string& to) {
     files_.cut(to);
     // Anything from hardly any bytes to nearly all may survive.
     if (pmem_) pmem_->cut(site.root + "/manifests", to + "/manifests", random_() % 101, random_);
-    Site left = site;
+    TableSite left = site;
     left.root = to;
     left.calls = &files::system_file_calls();
     left.libpmem = &libpmem();
@@ -80,7 +80,7 @@ class Machine {
   }
   PowerMedium& files() { return files_; }
 
-  Site site;
+  TableSite site;
 
  private:
   std::mt19937_64 random_;
@@ -110,7 +110,7 @@ void run(const Run& of, Cuts& cuts) {
   std::unique_ptr<Workload> workload = make_workload(machine->site, of.seed);
   const auto cut_by_chance = [&](uint64_t one_in) {
     if (random() % one_in != 0) return;
-    const Site left = machine->cut(other / "left");
+    const TableSite left = machine->cut(other / "left");
     ++cuts.all;
     if (workload->changes_manifests()) ++cuts.in_commits;
     const std::string fault = fault_after_cut(left, workload->certain(), workload->uncertain());
@@ -164,13 +164,13 @@ void every_checkpoint_survives_a_power_cut(Rows rows, uint64_t seeds, bool fails
   check(cuts.all > least * seeds && cuts.in_commits > least / 5 * seeds, "the power hardly ever went");
 }
 TEST(every_checkpoint_in_persistent_memory_survives_a_power_cut) {
-  every_checkpoint_survives_a_power_cut(Rows::kInPmem, scenes(10), /*fails_syncs=*/false);
+  every_checkpoint_survives_a_power_cut(Rows::kInPmem, scaled_count(10), /*fails_syncs=*/false);
 }
 TEST(every_checkpoint_in_a_pool_of_the_page_cache_survives_a_power_cut) {
-  every_checkpoint_survives_a_power_cut(Rows::kInPageCache, scenes(6), /*fails_syncs=*/false);
+  every_checkpoint_survives_a_power_cut(Rows::kInPageCache, scaled_count(6), /*fails_syncs=*/false);
 }
 TEST(every_checkpoint_in_a_pool_survives_a_power_cut_where_syncs_fail) {
-  every_checkpoint_survives_a_power_cut(Rows::kInPmem, scenes(6), /*fails_syncs=*/true);
+  every_checkpoint_survives_a_power_cut(Rows::kInPmem, scaled_count(6), /*fails_syncs=*/true);
 }
 TEST(every_checkpoint_in_files_survives_a_power_cut) {
   every_checkpoint_survives_a_power_cut(Rows::kInFiles, 3, /*fails_syncs=*/false);
@@ -236,7 +236,7 @@ void check_that_faults_show(Run of) {
   std::printf("%s left out, cut %llu: %s\n", what.c_str(), static_cast<unsigned long long>(cuts.all),
               cuts.first_fault.c_str());
 }
-TEST(a_sync_that_is_left_out_shows) {
+TEST(a_missing_sync_is_detected) {
   for (const Sync left_out :
        {Sync::kRecords, Sync::kRecordsWrittenAnew, Sync::kDirectory, Sync::kParentDirectory, Sync::kManifest,
         Sync::kManifestNamed, Sync::kManifestRemoved}) {

@@ -48,11 +48,11 @@ class Process {
   pid_t id_;
 };
 
-void check_is_in_use(const Site& site) {
+void check_is_in_use(const TableSite& site) {
   check_throws(ErrorKind::kInUse, ".checkpoints: is in use by another variable", [&] { site.open(); });
 }
 
-bool is_in_use_for_another_process(const Site& site) {
+bool is_in_use_for_another_process(const TableSite& site) {
   const Process other([&](Process& self) {
     try {
       site.open();
@@ -62,12 +62,12 @@ bool is_in_use_for_another_process(const Site& site) {
     }
     self.tell('f');
   });
-  const char told = other.wait_for_child();
-  check(other.end() == 0 && told != 'e', "the table is refused for another reason");
-  return told == 'u';
+  const char answer = other.wait_for_child();
+  check(other.end() == 0 && answer != 'e', "the table is refused for another reason");
+  return answer == 'u';
 }
 
-std::unique_ptr<Table> table_with_a_checkpoint(const Site& site) {
+std::unique_ptr<Table> table_with_a_checkpoint(const TableSite& site) {
   std::unique_ptr<Table> table = site.open();
   table->write(0, 2000, 1);
   table->checkpoint();
@@ -81,8 +81,8 @@ void check_restored(Table& table) {
 }
 
 TEST(a_table_has_one_user) {
-  on_both_media([](const Site& site) {
-    Site linked = site;
+  on_both_media([](const TableSite& site) {
+    TableSite linked = site;
     const TemporaryDirectory elsewhere;
     linked.root = elsewhere / "link";
     std::filesystem::create_directory_symlink(site.root, linked.root);
@@ -106,7 +106,7 @@ TEST(a_directory_of_files_has_one_tier) {
 }
 
 TEST(a_forked_child_outlives_its_parent_and_harms_nothing) {
-  on_both_media([](const Site& site) {
+  on_both_media([](const TableSite& site) {
     // The first process has the table; its child, with all that it inherited, lives on when the process is
     // killed.
     const Process first([&](Process& self) {

@@ -7,12 +7,12 @@
 namespace embstore::log::testing {
 namespace {
 
-void run(const Site& of, uint64_t first_seed, uint64_t seeds) {
+void run(const TableSite& of, uint64_t first_seed, uint64_t seeds) {
   UnwaitingCalls calls;
-  for (uint64_t seed = first_seed; seed < first_seed + scenes(seeds); ++seed) {
+  for (uint64_t seed = first_seed; seed < first_seed + scaled_count(seeds); ++seed) {
     tested_case() = "seed " + std::to_string(seed);
     const TemporaryDirectory directory;
-    Site site = of;
+    TableSite site = of;
     site.root = directory.path();
     site.calls = &calls;
     site.slots = PoolTier::kHeadroomSlots + 3000;
@@ -36,12 +36,12 @@ TEST(random_checkpoints_in_persistent_memory) {
 }
 TEST(random_checkpoints_in_files) { run({.is_pool = false, .root = {}}, 40, 10); }
 TEST(random_checkpoints_in_files_past_the_page_cache) {
-  Site site{.is_pool = false, .root = {}};
+  TableSite site{.is_pool = false, .root = {}};
   site.options.direct = true;
   run(site, 60, 3);
 }
 TEST(random_checkpoints_in_files_with_a_compaction_thread) {
-  Site site{.is_pool = false, .root = {}};
+  TableSite site{.is_pool = false, .root = {}};
   site.options.compaction = CompactionMode::kOwnThread;
   run(site, 80, 10);
 }

@@ -9,7 +9,7 @@
 namespace embstore::log::testing {
 namespace {
 
-void rows_of_a_size_come_back(const Site& site, const RowLayout& layout) {
+void rows_of_a_size_come_back(const TableSite& site, const RowLayout& layout) {
   const std::unique_ptr<Table> table = site.open(table_of(layout));
   std::vector<int64_t> keys = {INT64_MIN, INT64_MAX};
   for (int64_t key = -20; key < 20; ++key) keys.push_back(key * key * key);
@@ -40,9 +40,9 @@ TEST(rows_of_every_size_come_back) {
   for (const RowLayout& layout :
        {RowLayout(1, 0), RowLayout(3, 1), RowLayout(6, 1), RowLayout(16, 1), RowLayout(64, 2),
         RowLayout(300, 3), RowLayout(1000, 0), RowLayout(20000, 1)}) {
-    on_both_media([&](const Site& site) {
+    on_both_media([&](const TableSite& site) {
       UnwaitingCalls calls;
-      Site of = site;
+      TableSite of = site;
       of.calls = &calls;
       of.slots = layout.dim() == 20000 ? 1200 : 6000;
       rows_of_a_size_come_back(of, layout);
@@ -55,7 +55,7 @@ TEST(rows_of_every_size_come_back) {
 }
 
 TEST(the_weights_alone_can_be_read) {
-  on_both_media([](const Site& site) {
+  on_both_media([](const TableSite& site) {
     const std::unique_ptr<Table> table = site.open();
     table->write(0, 3000, 4);
     RowBatch rows(kLayout);
@@ -71,8 +71,8 @@ TEST(the_weights_alone_can_be_read) {
 }
 
 TEST(the_number_of_reused_places_changes_when_a_place_is_reused) {
-  on_both_media([](const Site& site) {
-    Site of = site;
+  on_both_media([](const TableSite& site) {
+    TableSite of = site;
     of.slots = 6000;
     of.options.file_bytes = 16 << 10;
     const std::unique_ptr<Table> table = of.open();
@@ -88,7 +88,7 @@ TEST(the_number_of_reused_places_changes_when_a_place_is_reused) {
 
 // An earlier process wrote the rows, so this one checks them when it reads them.
 TEST(a_damaged_record_is_reported_with_its_place_and_the_table_goes_on_without_it) {
-  on_both_media([](const Site& site) {
+  on_both_media([](const TableSite& site) {
     const std::unique_ptr<Table> table = site.open();
     table->write(0, 3000, 1);
     table->checkpoint();
@@ -114,14 +114,14 @@ TEST(a_damaged_record_is_reported_with_its_place_and_the_table_goes_on_without_i
     RowBatch rows(kLayout);
     rows.set_places(places);
     table->rows().read_rows(rows, RowPart::kAll);
-    std::map<int64_t, std::string> told;  // by key
-    for (const auto& [position, reason] : rows.damaged()) told.emplace(places[position].key, reason);
-    check(told.size() == std::size(damages), std::to_string(told.size()) + " rows are damaged");
+    std::map<int64_t, std::string> reasons;  // by key
+    for (const auto& [position, reason] : rows.damaged()) reasons.emplace(places[position].key, reason);
+    check(reasons.size() == std::size(damages), std::to_string(reasons.size()) + " rows are damaged");
     for (const auto& [key, byte, reason] : damages) {
-      check(told[key] == records.at(key).when_read + " is damaged: " + reason, told[key]);
+      check(reasons[key] == records.at(key).when_read + " is damaged: " + reason, reasons[key]);
     }
     for (size_t i = 0; i < places.size(); ++i) {
-      if (!told.contains(places[i].key)) check_row(rows, i, places[i].key, 1);
+      if (!reasons.contains(places[i].key)) check_row(rows, i, places[i].key, 1);
     }
     table->rows().read_rows(rows, RowPart::kWeights);
     check(rows.damaged().size() == std::size(damages) - 1, "weights are read with other checks than theirs");
@@ -129,7 +129,7 @@ TEST(a_damaged_record_is_reported_with_its_place_and_the_table_goes_on_without_i
     check_throws(ErrorKind::kDamagedRows, "the row of key 12",
                  [&] { table->rows().read(std::span(&damaged, 1), rows); });
     // The table can be used without these rows, in the next checkpoint too.
-    for (const auto& [key, reason] : told) table->erase({&key, 1});
+    for (const auto& [key, reason] : reasons) table->erase({&key, 1});
     table->check_rows();
     table->checkpoint();
     table->reopen();
@@ -141,7 +141,7 @@ TEST(a_damaged_record_is_reported_with_its_place_and_the_table_goes_on_without_i
 
 // Like a device that writes a record to another's place.
 TEST(a_record_of_another_place_is_no_row) {
-  on_both_media([](const Site& site) {
+  on_both_media([](const TableSite& site) {
     const std::unique_ptr<Table> table = site.open();
     table->write(0, 1500, 1);
     const Table::Record from = table->record_of(9);

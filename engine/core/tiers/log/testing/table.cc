@@ -113,8 +113,8 @@ void Table::end() {
   close();
 }
 
-void Table::take_up(DurableTier& tier) {
-  checkpoints->take_up({&tier});
+void Table::adopt_kept(DurableTier& tier) {
+  checkpoints->adopt_kept({&tier});
   const std::vector<uint64_t> numbers = kept();
   newest_ = numbers.empty() ? 0 : numbers.back();
 }
@@ -235,7 +235,7 @@ void PoolTable::open() {
   checkpoints = std::make_unique<Checkpoints>(path + ".pool", identity, file_calls_);
   tier = std::make_unique<PoolTier>(path + ".pool", checkpoints->table(), size_bytes,
                                     checkpoints->any_found(), libpmem_calls_, file_calls_);
-  take_up(*tier);
+  adopt_kept(*tier);
 }
 
 void PoolTable::close() {
@@ -307,7 +307,7 @@ void FileTable::open() {
         options_.file_calls != nullptr ? *options_.file_calls : files::system_file_calls();
     checkpoints = std::make_unique<Checkpoints>(root_ + "/manifests/table", identity, calls);
     tier = std::make_unique<SsdHashTier>(checkpoints->table(), root_ + "/rows", options_);
-    take_up(*tier);
+    adopt_kept(*tier);
   } else {
     tier = std::make_unique<SsdHashTier>(identity, root_ + "/rows", options_);
   }
@@ -359,7 +359,7 @@ Table::Record FileTable::record_of(int64_t key) const {
 
 // -- both -------------------------------------------------------------------------------------------------
 
-std::unique_ptr<Table> Site::open(const TableIdentity& table) const {
+std::unique_ptr<Table> TableSite::open(const TableIdentity& table) const {
   fs::create_directories(root + "/manifests");
   if (is_pool) {
     return std::make_unique<PoolTable>(root + "/manifests/table", table, slots, *libpmem, *calls);
@@ -369,22 +369,22 @@ std::unique_ptr<Table> Site::open(const TableIdentity& table) const {
   return std::make_unique<FileTable>(root, with_calls, table, relocator);
 }
 
-std::string Site::manifest(uint64_t number) const {
+std::string TableSite::manifest(uint64_t number) const {
   const std::string digits = std::to_string(number);
   return root + "/manifests/table" + (is_pool ? ".pool" : "") + ".checkpoint-" +
          std::string(10 - digits.size(), '0') + digits;
 }
 
-std::vector<std::string> Site::row_files() const {
+std::vector<std::string> TableSite::row_files() const {
   if (is_pool) return {root + "/manifests/table.pool"};
   return files_in(root + "/rows");
 }
 
-void Site::remove_all() const {
+void TableSite::remove_all() const {
   for (const std::string& path : files_in(root)) fs::remove_all(path);
 }
 
-void on_both_media(const std::function<void(const Site&)>& scenario) {
+void on_both_media(const std::function<void(const TableSite&)>& scenario) {
   for (const bool is_pool : {true, false}) {
     const TemporaryDirectory directory;
     tested_case() = is_pool ? "in a pool" : "in files";

@@ -111,10 +111,10 @@ class Table {
   virtual void close() = 0;
 
  protected:
-  Table(TableIdentity of, const RecordShape& in) : identity(std::move(of)), shape(in) {}
+  Table(TableIdentity table, const RecordShape& record) : identity(std::move(table)), shape(record) {}
   virtual void open() = 0;
   virtual void check_written(std::span<const Slot>) const {}
-  void take_up(DurableTier& tier);
+  void adopt_kept(DurableTier& tier);
 
  private:
   uint64_t newest_ = 0;  // number of a checkpoint
@@ -183,7 +183,7 @@ class FileTable final : public Table {
 };
 
 // The place of a table of one kind, and how it is opened.
-struct Site {
+struct TableSite {
   bool is_pool;
   std::string root;  // has the folders rows and manifests; a pool is in manifests
   uint64_t slots = PoolTier::kHeadroomSlots + 16000;
@@ -198,6 +198,6 @@ struct Site {
   void remove_all() const;
 };
 // Runs a scenario in an empty directory, once with a pool and once with files.
-void on_both_media(const std::function<void(const Site&)>& scenario);
+void on_both_media(const std::function<void(const TableSite&)>& scenario);
 
 }  // namespace embstore::log::testing

@@ -139,7 +139,7 @@ void write_some(Shared& shared, std::mt19937_64& random, size_t w) {
   }
   std::vector<Place> refused;
   for (size_t i = 0; i < keys.size(); ++i) {
-    if (shared.pool != nullptr) shared.pool->was_copy(slots[i], rows.header(i));
+    if (shared.pool != nullptr) shared.pool->promote_copy(slots[i], rows.header(i));
     if (!shared.index.demote(keys[i], slots[i], version)) refused.push_back({keys[i], slots[i]});
   }
   shared.tier.erase(refused);
@@ -218,7 +218,7 @@ std::optional<Versions> make_checkpoint(Shared& shared, bool gives_up) {
   return versions;
 }
 
-void run(Site site, uint64_t checkpoints) {
+void run(TableSite site, uint64_t checkpoints) {
   const TemporaryDirectory directory;
   UnwaitingCalls calls;
   site.root = directory.path();
@@ -287,7 +287,7 @@ void run(Site site, uint64_t checkpoints) {
   table->check_space();
 }
 
-Site files_by(IoScheme scheme, SsdHashOptions options) {
+TableSite files_by(IoScheme scheme, SsdHashOptions options) {
   options.io_scheme = scheme;
   return {.is_pool = false, .root = {}, .options = options};
 }

@@ -7,7 +7,7 @@
 
 namespace embstore::log::testing {
 
-Workload::Workload(Site site, uint64_t seed) : site_(std::move(site)), random_(seed) { open(); }
+Workload::Workload(TableSite site, uint64_t seed) : site_(std::move(site)), random_(seed) { open(); }
 
 void Workload::open() {
   table_ = site_.open();
@@ -57,14 +57,14 @@ uint64_t Workload::one_of(const Accounts& accounts) {
 void Workload::begin() {
   if (pending_.size() + certain_.size() >= 5) return;
   Account account{.versions = table_->versions(), .slots = {}, .unwritten = {}};
-  begins(account);
+  on_begin(account);
   pending_.emplace(table_->begin(), std::move(account));
 }
 
 void Workload::commit() {
   if (pending_.empty()) return;
   const uint64_t number = pending_.begin()->first;
-  completes(pending_.begin()->second);
+  on_commit(pending_.begin()->second);
   uncertain_[number] = pending_.begin()->second;
   changes_manifests_ = true;
   // In another thread, whose drains don't cover this one's writes. If a sync fails, the commit may be
@@ -85,7 +85,7 @@ void Workload::drop(uint64_t number) {
 
 void Workload::restore(uint64_t number) {
   while (!pending_.empty()) drop(pending_.rbegin()->first);
-  gives_up_rows(/*with_process=*/false);
+  forget_rows(/*with_process=*/false);
   const Versions expected = certain_.at(number).versions;
   while (certain_.rbegin()->first > number) uncertain_.insert(certain_.extract(certain_.rbegin()->first));
   table_->restore(number, 1 + static_cast<int>(below(3)));
@@ -101,7 +101,7 @@ void Workload::restart() {
   table_.reset();
   changes_manifests_ = false;
   pending_.clear();
-  gives_up_rows(/*with_process=*/true);
+  forget_rows(/*with_process=*/true);
   open();
   if (certain_.empty()) return;
   if (below(8) != 0) return restore(one_of(certain_));
@@ -109,7 +109,7 @@ void Workload::restart() {
   certain_.clear();
 }
 
-void Workload::restart_at(const Site& site) {
+void Workload::restart_at(const TableSite& site) {
   site_ = site;
   restart();
 }
@@ -254,13 +254,13 @@ class PoolWorkload final : public Workload {
     tier().fence();
   }
 
-  void begins(Account& account) override {
+  void on_begin(Account& account) override {
     for (const auto& [key, entry] : table().index.all()) account.slots.insert(entry.slot);
     account.unwritten = changed_;
     account.versions.insert(changed_.begin(), changed_.end());
   }
 
-  void completes(const Account& account) override {
+  void on_commit(const Account& account) override {
     const Versions unwritten = account.unwritten;
     for (const auto& row : unwritten) {
       // The row may not have changed since; then it's a clean copy.
@@ -271,7 +271,7 @@ class PoolWorkload final : public Workload {
     if (!unwritten.empty()) tier().fence();  // only then, or it might hide a drain missing in write()
   }
 
-  void gives_up_rows(bool with_process) override {
+  void forget_rows(bool with_process) override {
     if (!with_process) tier().give_claim_back(changed_.size());
     changed_.clear();
   }
@@ -281,12 +281,12 @@ class PoolWorkload final : public Workload {
 
 }  // namespace
 
-std::unique_ptr<Workload> make_workload(const Site& site, uint64_t seed) {
+std::unique_ptr<Workload> make_workload(const TableSite& site, uint64_t seed) {
   if (site.is_pool) return std::make_unique<PoolWorkload>(site, seed);
   return std::make_unique<FileWorkload>(site, seed);
 }
 
-std::string fault_after_cut(const Site& site, const Accounts& certain, const Accounts& uncertain) {
+std::string fault_after_cut(const TableSite& site, const Accounts& certain, const Accounts& uncertain) {
   try {
     const std::unique_ptr<Table> table = site.open();
     for (const char* const part : {"/rows", "/manifests"}) {

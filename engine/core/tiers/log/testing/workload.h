@@ -25,7 +25,7 @@ using Accounts = std::map<uint64_t, Account>;  // by number
 
 class Workload {
  public:
-  Workload(Site site, uint64_t seed);
+  Workload(TableSite site, uint64_t seed);
   virtual ~Workload() = default;
 
   void step();
@@ -33,7 +33,7 @@ class Workload {
   void restart();
   // Restarts at another site, which has what a power cut left. Call end() before.
   void end() { table_.reset(); }
-  void restart_at(const Site& site);
+  void restart_at(const TableSite& site);
   // Checks that every row is there, that no space is lost, and that the table lists the right checkpoints.
   void expect();
 
@@ -52,11 +52,11 @@ class Workload {
   // A step that doesn't concern checkpoints.
   virtual void work() = 0;
   // Completes the account of a checkpoint that begins, beyond the rows in the tier.
-  virtual void begins(Account&) {}
+  virtual void on_begin(Account&) {}
   // Writes the rows that a checkpoint still needs.
-  virtual void completes(const Account&) {}
+  virtual void on_commit(const Account&) {}
   // Forgets rows above the tier: the process has ended, or its rows were given up.
-  virtual void gives_up_rows(bool /*with_process*/) {}
+  virtual void forget_rows(bool /*with_process*/) {}
 
   Table& table() { return *table_; }
   Accounts& pending() { return pending_; }
@@ -70,7 +70,7 @@ class Workload {
   void drop(uint64_t number);
   void restore(uint64_t number);
 
-  Site site_;
+  TableSite site_;
   std::mt19937_64 random_;
   std::unique_ptr<Table> table_;
   int64_t version_ = 0;
@@ -81,9 +81,9 @@ class Workload {
 };
 
 // Makes a workload. In a pool, rows also move up, change there under a claim, and are written back.
-std::unique_ptr<Workload> make_workload(const Site& site, uint64_t seed);
+std::unique_ptr<Workload> make_workload(const TableSite& site, uint64_t seed);
 
 // Opens what a power cut left, and returns what is wrong with it; empty if nothing is.
-std::string fault_after_cut(const Site& site, const Accounts& certain, const Accounts& uncertain);
+std::string fault_after_cut(const TableSite& site, const Accounts& certain, const Accounts& uncertain);
 
 }  // namespace embstore::log::testing

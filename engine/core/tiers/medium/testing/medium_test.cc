@@ -177,7 +177,7 @@ ptrdiff_t descriptors() {
 TEST(rings_give_way_to_files_where_descriptors_run_out) {
   if (resolve_auto_io_scheme().scheme != IoScheme::kIoUring) return;
   constexpr int kRings = 32;
-  constexpr ptrdiff_t kMostOfFew = 16;
+  constexpr ptrdiff_t kMaxOfFew = 16;
   const TemporaryDirectory directory;
   const std::string path = directory / "file";
   put_file(path, "some");
@@ -193,7 +193,7 @@ TEST(rings_give_way_to_files_where_descriptors_run_out) {
   check(descriptors() - others == kRings, "another number of rings is open");
   const DescriptorLimit few(64);
   const files::File file(files::system_file_calls(), path, O_RDONLY);
-  check(descriptors() - others <= kMostOfFew, "idle rings keep their descriptors");
+  check(descriptors() - others <= kMaxOfFew, "idle rings keep their descriptors");
   // Rings whose descriptors were closed are opened again.
   const std::vector<IoUringPool::Loan> rings = borrow_all();
   for (const IoUringPool::Loan& ring : rings) {
@@ -203,7 +203,7 @@ TEST(rings_give_way_to_files_where_descriptors_run_out) {
     (*ring).read(request);
     check(request[0].bytes_read == 4 && bytes[3] == std::byte{'e'}, "a file isn't read");
   }
-  check(descriptors() - others <= kMostOfFew, "more descriptors are open than agreed");
+  check(descriptors() - others <= kMaxOfFew, "more descriptors are open than agreed");
 }
 
 TEST(a_ring_reads_without_asking_for_memory) {
@@ -242,7 +242,7 @@ TEST(a_file_whose_sync_failed_takes_nothing_more) {
   files::File file(calls, directory / "file", O_RDWR | O_CREAT, {.for_the_medium = true});
   file.write_at("some", 4, 0);
   check_throws(ErrorKind::kStorage, "can't be brought to its medium", [&] { file.sync(); });
-  check(file.in_doubt(), "the file isn't in doubt");
+  check(file.sync_failed(), "the file isn't in doubt");
   check_throws(ErrorKind::kStorage, "only a new file can take its place", [&] { file.sync(); });
   check_throws(ErrorKind::kStorage, "only a new file can take its place", [&] { file.write_at("x", 1, 4); });
   check(syncs == 1, "a sync was tried again");

@@ -50,7 +50,7 @@ struct State {
 
   explicit State(bool persistent) : is_pmem(persistent) {}
 
-  Mapping& of(const void* address) REQUIRES(mutex) {
+  Mapping& mapping_of(const void* address) REQUIRES(mutex) {
     for (Mapping& mapping : mappings) {
       if (address >= mapping.address && address < mapping.address + mapping.durable.size()) return mapping;
     }
@@ -61,7 +61,7 @@ struct State {
       notes.push_back({call, "", 0, 0});
       return;
     }
-    const Mapping& mapping = of(address);
+    const Mapping& mapping = mapping_of(address);
     notes.push_back({call, mapping.path,
                      static_cast<size_t>(static_cast<const std::byte*>(address) - mapping.address), bytes});
   }
@@ -72,7 +72,7 @@ struct State {
     undrained.push_back({reinterpret_cast<std::byte*>(first), end - first, std::this_thread::get_id()});
   }
   void keep(std::byte* address, size_t bytes) REQUIRES(mutex) {
-    Mapping& mapping = of(address);
+    Mapping& mapping = mapping_of(address);
     const auto offset = static_cast<size_t>(address - mapping.address);
     std::memcpy(mapping.durable.data() + offset, address, std::min(bytes, mapping.durable.size() - offset));
   }

@@ -1,10 +1,10 @@
-#include "movement/wanted_rows.h"
+#include "movement/prefetched_rows.h"
 
 #include <algorithm>
 
 namespace embstore {
 
-std::vector<int64_t> WantedRows::take_below(size_t most) {
+std::vector<int64_t> PrefetchedRows::take_below(size_t most) {
   std::vector<int64_t> keys;
   for (auto& [turn, batch] : batches_) {
     const size_t count = std::min(most, batch.below.size() - batch.taken);
@@ -18,7 +18,7 @@ std::vector<int64_t> WantedRows::take_below(size_t most) {
   return keys;
 }
 
-void WantedRows::note_any_below() {
+void PrefetchedRows::note_any_below() {
   const bool any = std::any_of(batches_.begin(), batches_.end(), [](const auto& batch) {
     return batch.second.taken != batch.second.below.size();
   });

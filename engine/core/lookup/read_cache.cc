@@ -1,4 +1,4 @@
-#include "lookup/recent_reads.h"
+#include "lookup/read_cache.h"
 
 #include <algorithm>
 #include <bit>
@@ -8,18 +8,18 @@
 
 namespace embstore {
 
-void RecentReads::keep(std::vector<BatchPtr> batches) {
+void ReadCache::keep(std::vector<BatchPtr> batches) {
   if (batches.empty()) return;
-  LookedUp look_up{std::move(batches)};
+  KeptLookUp look_up{std::move(batches)};
   for (const BatchPtr& batch : look_up.batches) look_up.bytes += batch->size_bytes();
-  std::vector<LookedUp> gone;  // freed after the mutex is released
+  std::vector<KeptLookUp> gone;  // freed after the mutex is released
   MutexLock lock(mutex_);
   look_ups_.push_back(std::move(look_up));
   bytes_ += look_ups_.back().bytes;
   size_t bytes = bytes_;
   auto oldest = look_ups_.begin();
   while (oldest != look_ups_.end() &&
-         bytes > (std::next(oldest) == look_ups_.end() ? kMostBytes : kMostBytesOfSeveral)) {
+         bytes > (std::next(oldest) == look_ups_.end() ? kMaxBytes : kMaxBytesOfSeveral)) {
     bytes -= (oldest++)->bytes;
   }
   if (oldest == look_ups_.begin()) return;
@@ -29,26 +29,26 @@ void RecentReads::keep(std::vector<BatchPtr> batches) {
   updates_follow_.store(false, std::memory_order_relaxed);
 }
 
-std::vector<BatchPtr> RecentReads::take() {
+std::vector<BatchPtr> ReadCache::take() {
   MutexLock lock(mutex_);
   size_t count = 0;
-  for (const LookedUp& look_up : look_ups_) count += look_up.batches.size();
+  for (const KeptLookUp& look_up : look_ups_) count += look_up.batches.size();
   std::vector<BatchPtr> batches;
   batches.reserve(count);
   bytes_ = 0;
   updates_follow_.store(true, std::memory_order_relaxed);
-  for (LookedUp& look_up : look_ups_) {
+  for (KeptLookUp& look_up : look_ups_) {
     std::ranges::move(look_up.batches, std::back_inserter(batches));
   }
   look_ups_.clear();
   return batches;
 }
 
-TakenReads::~TakenReads() {
+UpdateReads::~UpdateReads() {
   size_t unused = 0;
   for (size_t b = 0; b < batches_.size(); ++b) {
-    const bool is_of_use = b < is_of_use_.size() && is_of_use_[b];  // take() may have failed
-    if (!is_of_use) batches_[unused++] = std::move(batches_[b]);
+    const bool is_used = b < is_used_.size() && is_used_[b];  // take() may have failed
+    if (!is_used) batches_[unused++] = std::move(batches_[b]);
   }
   batches_.resize(unused);
   try {
@@ -58,11 +58,11 @@ TakenReads::~TakenReads() {
   }
 }
 
-void TakenReads::take() {
+void UpdateReads::take() {
   const MutexLock lock(mutex_);
   if (std::exchange(has_taken_, true)) return;
   batches_ = reads_.take();
-  is_of_use_ = std::vector<std::atomic<bool>>(batches_.size());
+  is_used_ = std::vector<std::atomic<bool>>(batches_.size());
   size_t rows = 0;
   for (const BatchPtr& batch : batches_) rows += batch->size();
   table_.assign(rows == 0 ? 0 : std::bit_ceil(2 * rows), {});
@@ -74,22 +74,22 @@ void TakenReads::take() {
   }
 }
 
-RowInFlight TakenReads::find(KeyHash hash, int64_t key, RowRef now, const TierStack& tiers) {
+RowInFlight UpdateReads::find(KeyHash hash, int64_t key, RowRef now, const TierStack& tiers) {
   if (table_.empty()) return {};
   const Entry& known = entry(hash, key);
   if (known.batch == 0) return {};
   const size_t number = known.batch - 1;
   const BatchInFlight& batch = *batches_[number];
   // The update reads a row in memory where it is.
-  if (!batch.holds_at(known.row, now, tiers) || tiers.memory(now.tier()) != nullptr ||
+  if (!batch.is_valid_at(known.row, now, tiers) || tiers.memory(now.tier()) != nullptr ||
       batch.is_damaged(known.row)) {
     return {};
   }
-  is_of_use_[number].store(true, std::memory_order_relaxed);
+  is_used_[number].store(true, std::memory_order_relaxed);
   return {&batch, known.row};
 }
 
-TakenReads::Entry& TakenReads::entry(KeyHash hash, int64_t key) {
+UpdateReads::Entry& UpdateReads::entry(KeyHash hash, int64_t key) {
   for (size_t i = hash;; ++i) {
     Entry& entry = table_[i & (table_.size() - 1)];
     if (entry.batch == 0 || batches_[entry.batch - 1]->found(entry.row).key == key) return entry;

@@ -1,7 +1,7 @@
 // The rows of batches that will be trained soon. In a table with a tier in a GPU's memory they come up to that tier beforehand,
 // and stay there until their batch is trained, however they rank.
 //
-// No more rows are wanted than the tier may hold. So whenever it has too many rows, as many of them may go.
+// No more rows are prefetched than the tier may hold. So whenever it has too many rows, as many of them may go.
 #pragma once
 
 #include <atomic>
@@ -15,51 +15,51 @@
 namespace embstore {
 
 // For one thread at a time, except any_below().
-class WantedRows {
+class PrefetchedRows {
  public:
   // A batch that is never trained is dropped after this many other batches.
-  static constexpr size_t kMostBatches = 16;
+  static constexpr size_t kMaxBatches = 16;
 
-  explicit WantedRows(uint64_t most_rows) : most_rows_(most_rows) {}
+  explicit PrefetchedRows(uint64_t max_rows) : max_rows_(max_rows) {}
 
   enum class Where { kNowhere, kUp, kBelow };
-  // Wants the rows of a batch until its turn is over (training_turns.h), as many as there is room for beside the rows that are
-  // wanted already: first those that are up. `where` returns where a key has its row.
+  // Adds the rows of a batch until its turn is over (training_turns.h), as many as there is room for beside the rows that were
+  // added before: first those that are up. `where` returns where a key has its row.
   template <class WhereIs>
-  void want(uint64_t turn, std::span<const int64_t> keys, WhereIs where) {
+  void add(uint64_t turn, std::span<const int64_t> keys, WhereIs where) {
     Batch& batch = batches_[turn];
-    for (const Where wanted : {Where::kUp, Where::kBelow}) {
+    for (const Where place : {Where::kUp, Where::kBelow}) {
       for (const int64_t key : keys) {
         const auto known = turns_.find(key);
-        if (known == turns_.end() ? turns_.size() >= most_rows_ : known->second >= turn) continue;
-        if (where(key) != wanted) continue;
+        if (known == turns_.end() ? turns_.size() >= max_rows_ : known->second >= turn) continue;
+        if (where(key) != place) continue;
         batch.keys.push_back(key);
         turns_[key] = turn;
-        if (wanted == Where::kBelow) batch.below.push_back(key);
+        if (place == Where::kBelow) batch.below.push_back(key);
       }
     }
     note_any_below();
   }
 
-  // Drops batches whose turn is over, and the oldest if there are too many. Calls left(key) for each key that no batch wants any
-  // more.
-  template <class Left>
-  void let_go(uint64_t last_over, Left left) {
-    while (any_to_let_go(last_over)) {
+  // Drops batches whose turn is over, and the oldest if there are too many. Calls released(key) for each key that no batch needs
+  // any more.
+  template <class Released>
+  void release(uint64_t last_over, Released released) {
+    while (any_to_release(last_over)) {
       const auto batch = batches_.begin();
       for (const int64_t key : batch->second.keys) {
         const auto known = turns_.find(key);
-        if (known == turns_.end() || known->second != batch->first) continue;  // a later batch wants it
+        if (known == turns_.end() || known->second != batch->first) continue;  // a later batch needs it
         turns_.erase(known);
-        left(key);
+        released(key);
       }
       batches_.erase(batch);
     }
     note_any_below();
   }
 
-  bool any_to_let_go(uint64_t last_over) const {
-    return !batches_.empty() && (batches_.begin()->first <= last_over || batches_.size() > kMostBatches);
+  bool any_to_release(uint64_t last_over) const {
+    return !batches_.empty() && (batches_.begin()->first <= last_over || batches_.size() > kMaxBatches);
   }
 
   // Returns at most `most` keys of the first batch that has rows to come up; each is returned once.
@@ -79,9 +79,9 @@ class WantedRows {
   };
   void note_any_below();
 
-  const uint64_t most_rows_;
+  const uint64_t max_rows_;
   std::map<uint64_t, Batch> batches_;            // by turn
-  std::unordered_map<int64_t, uint64_t> turns_;  // the turn of the last batch that wants the key
+  std::unordered_map<int64_t, uint64_t> turns_;  // the turn of the last batch that needs the key
   std::atomic<bool> any_below_{false};
 };
 

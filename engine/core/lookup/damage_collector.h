@@ -12,7 +12,7 @@
 
 namespace embstore {
 
-class DamagedTogether {
+class DamageCollector {
  public:
   // Calls work(), and keeps the DamagedRowsError that it throws, if any.
   template <class Work>

@@ -12,7 +12,7 @@
 
 namespace embstore {
 
-class RecentReads {
+class ReadCache {
  public:
   // Returns false if what was kept last went unused: then look-ups needn't read or keep whole rows until an update comes.
   bool updates_follow() const { return updates_follow_.load(std::memory_order_relaxed); }
@@ -23,28 +23,28 @@ class RecentReads {
   std::vector<BatchPtr> take();
 
  private:
-  static constexpr size_t kMostBytes = size_t{8} << 20;
-  static constexpr size_t kMostBytesOfSeveral = size_t{1} << 20;
+  static constexpr size_t kMaxBytes = size_t{8} << 20;
+  static constexpr size_t kMaxBytesOfSeveral = size_t{1} << 20;
 
-  struct LookedUp {
+  struct KeptLookUp {
     std::vector<BatchPtr> batches;
     size_t bytes = 0;
   };
 
   std::atomic<bool> updates_follow_{true};
   Mutex mutex_;
-  std::vector<LookedUp> look_ups_ GUARDED_BY(mutex_);
+  std::vector<KeptLookUp> look_ups_ GUARDED_BY(mutex_);
   size_t bytes_ GUARDED_BY(mutex_) = 0;
 };
 
 // The reads that an update has taken, by key, for all threads that share the update. Batches that it didn't use go back at the
 // end: the updates of other threads will want what their look-ups read.
-class TakenReads {
+class UpdateReads {
  public:
-  explicit TakenReads(RecentReads& reads) : reads_(reads) {}
-  ~TakenReads();
-  TakenReads(const TakenReads&) = delete;
-  TakenReads& operator=(const TakenReads&) = delete;
+  explicit UpdateReads(ReadCache& reads) : reads_(reads) {}
+  ~UpdateReads();
+  UpdateReads(const UpdateReads&) = delete;
+  UpdateReads& operator=(const UpdateReads&) = delete;
 
   // Takes what is kept, unless it was called before.
   void take();
@@ -60,13 +60,13 @@ class TakenReads {
   // Returns the key's entry, or the empty entry that it would get. REQUIRES: there are entries.
   Entry& entry(KeyHash hash, int64_t key);
 
-  RecentReads& reads_;
+  ReadCache& reads_;
   Mutex mutex_;
   bool has_taken_ GUARDED_BY(mutex_) = false;
   // These don't change once has_taken_ is true.
   std::vector<BatchPtr> batches_;
-  std::vector<std::atomic<bool>> is_of_use_;  // by the batch's number
-  PageVector<Entry> table_;                   // open addressing
+  std::vector<std::atomic<bool>> is_used_;  // by the batch's number
+  PageVector<Entry> table_;                 // open addressing
 };
 
 }  // namespace embstore

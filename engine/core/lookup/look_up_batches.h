@@ -11,7 +11,7 @@
 
 namespace embstore {
 
-class BatchesOfLookUp {
+class LookUpBatches {
  public:
   // The rows of `batch` belong to neighbouring ids of the look-up; may be null.
   void add(BatchPtr batch) {

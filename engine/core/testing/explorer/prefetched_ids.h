@@ -1,4 +1,4 @@
-// Records the ids that the engine told movers to bring up.
+// Records the ids whose rows the engine had movers prefetch.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ class Mover;
 namespace embstore::explorer {
 
 // The ids, by the mover of each explored partition and by turn.
-using ToldIds = std::map<std::pair<const Mover*, uint64_t>, std::vector<int64_t>>;
-ToldIds& told_ids();
+using PrefetchedIds = std::map<std::pair<const Mover*, uint64_t>, std::vector<int64_t>>;
+PrefetchedIds& prefetched_ids();
 
 }  // namespace embstore::explorer

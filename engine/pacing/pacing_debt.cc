@@ -1,4 +1,4 @@
-#include "pacing/owed_waits.h"
+#include "pacing/pacing_debt.h"
 
 #include <algorithm>
 #include <thread>
@@ -13,21 +13,21 @@ using Nanoseconds = std::chrono::duration<double, std::nano>;
 
 // A sleep takes about 60 us too long; with sleeps of at least this length, that is a part that later ones
 // can make up for.
-constexpr Nanoseconds kLeastSleep{200e3};
+constexpr Nanoseconds kMinSleep{200e3};
 // Without a limit, a process that was stopped for an hour would get that hour for free.
-constexpr Nanoseconds kMostCredit{100e6};
+constexpr Nanoseconds kMaxCredit{100e6};
 
-class OwedWaits {
+class PacingDebt {
  public:
-  bool any() const { return owed_ >= kLeastSleep; }
+  bool is_due() const { return owed_ >= kMinSleep; }
 
-  void owe(const std::shared_ptr<SharedMedium>& medium, Nanoseconds wait) {
+  void add(const std::shared_ptr<SharedMedium>& medium, Nanoseconds wait) {
     const Nanoseconds covered = std::min(wait, credit_);
     credit_ -= covered;
     wait -= covered;
     if (wait.count() <= 0) return;
-    const auto known =
-        std::find_if(waits_.begin(), waits_.end(), [&medium](const Wait& of) { return of.medium == medium; });
+    const auto known = std::find_if(waits_.begin(), waits_.end(),
+                                    [&medium](const Wait& earlier) { return earlier.medium == medium; });
     if (known != waits_.end()) {
       known->wait += wait;
     } else {
@@ -36,7 +36,7 @@ class OwedWaits {
     owed_ += wait;
   }
 
-  void wait() {
+  void pay() {
     Clock::time_point until = Clock::now();
     for (const auto& [medium, wait] : waits_) {
       until += std::chrono::duration_cast<Clock::duration>(wait);
@@ -46,7 +46,7 @@ class OwedWaits {
     }
     waits_.clear();
     owed_ = {};
-    credit_ = std::clamp<Nanoseconds>(Clock::now() - until, Nanoseconds{0}, kMostCredit);
+    credit_ = std::clamp<Nanoseconds>(Clock::now() - until, Nanoseconds{0}, kMaxCredit);
   }
 
  private:
@@ -59,24 +59,24 @@ class OwedWaits {
   Nanoseconds credit_{0};
 };
 
-thread_local OwedWaits owed_waits;
-thread_local int put_off = 0;
+thread_local PacingDebt pacing_debt;
+thread_local int suspensions = 0;
 
 }  // namespace
 
-void owe_wait(const std::shared_ptr<SharedMedium>& medium, double wait_ns) {
-  owed_waits.owe(medium, Nanoseconds(wait_ns));
-  if (owed_waits.any()) at_safe_points(&wait_as_owed);
+void add_pacing_wait(const std::shared_ptr<SharedMedium>& medium, double wait_ns) {
+  pacing_debt.add(medium, Nanoseconds(wait_ns));
+  if (pacing_debt.is_due()) at_safe_points(&pay_pacing_debt);
 }
 
-void wait_as_owed() noexcept {
-  if (put_off != 0 || !owed_waits.any()) return;
+void pay_pacing_debt() noexcept {
+  if (suspensions != 0 || !pacing_debt.is_due()) return;
   at_safe_points(nullptr);
-  owed_waits.wait();
+  pacing_debt.pay();
 }
 
-PutWaitsOff::PutWaitsOff() { ++put_off; }
+PacingSuspension::PacingSuspension() { ++suspensions; }
 
-PutWaitsOff::~PutWaitsOff() { --put_off; }
+PacingSuspension::~PacingSuspension() { --suspensions; }
 
 }  // namespace embstore

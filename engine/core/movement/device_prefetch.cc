@@ -1,4 +1,4 @@
-#include "movement/device_wishes.h"
+#include "movement/device_prefetch.h"
 
 #include <exception>
 #include <memory>
@@ -10,28 +10,29 @@ namespace embstore {
 
 // The memory for the ids of one batch on their way to the host. Reused when the batch's step has
 // ended.
-class WishMemory final : public StepInFlight {
+class PrefetchMemory final : public StepInFlight {
  public:
-  WishMemory(gpu::Device& device, const StepSize& of) : StepInFlight(device), size(of), ids(device, of.ids) {}
+  PrefetchMemory(gpu::Device& device, const StepSize& step_size)
+      : StepInFlight(device), size(step_size), ids(device, step_size.ids) {}
 
   const StepSize size;
   gpu::PinnedArray<int64_t> ids;
 };
 
-DeviceWishes::~DeviceWishes() = default;
+DevicePrefetch::~DevicePrefetch() = default;
 
-std::shared_ptr<WishMemory> DeviceWishes::make_memory(const StepSize& size) const {
-  return std::make_shared<WishMemory>(device_, size);
+std::shared_ptr<PrefetchMemory> DevicePrefetch::make_memory(const StepSize& size) const {
+  return std::make_shared<PrefetchMemory>(device_, size);
 }
 
-bool DeviceWishes::try_put(Batch& batch) {
+bool DevicePrefetch::try_put(Batch& batch) {
   return StepMaker::try_put(std::span<Batch>(&batch, 1), DeviceSteps::Effect::kUsesNone,
                             [](std::span<const InFlight<Batch>> batches) { put(batches.front()); });
 }
 
-void DeviceWishes::put(const InFlight<Batch>& one) {
+void DevicePrefetch::put(const InFlight<Batch>& one) {
   const IdsOnDevice& ids = one.batch->ids;
-  const WishMemory& memory = *one.memory;
+  const PrefetchMemory& memory = *one.memory;
   std::vector<DeviceSteps*> tables;
   for (const Share& share : one.batch->shares) tables.push_back(&share.table->steps_);
   gpu::Device& device = one.batch->shares.front().table->device_;

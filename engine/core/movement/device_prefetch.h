@@ -14,18 +14,18 @@
 
 namespace embstore {
 
-class WishMemory;
+class PrefetchMemory;
 
-class DeviceWishes final : public StepMaker<WishMemory> {
+class DevicePrefetch final : public StepMaker<PrefetchMemory> {
  public:
-  DeviceWishes(HbmTier& tier, DeviceSteps& steps) : StepMaker(tier, steps) {}
-  ~DeviceWishes() override;
+  DevicePrefetch(HbmTier& tier, DeviceSteps& steps) : StepMaker(tier, steps) {}
+  ~DevicePrefetch() override;
 
   // Called when the stream gets there, by any thread. It must do no more than a function that a stream calls. If it throws, the
   // steps of the first table keep the error.
   using TakeIds = std::function<void(std::span<const int64_t> ids)>;
   struct Share {
-    DeviceWishes* table;
+    DevicePrefetch* table;
   };
   struct Batch {
     IdsOnDevice ids;
@@ -37,7 +37,7 @@ class DeviceWishes final : public StepMaker<WishMemory> {
   static bool try_put(Batch& batch);
 
  private:
-  std::shared_ptr<WishMemory> make_memory(const StepSize& size) const override;
+  std::shared_ptr<PrefetchMemory> make_memory(const StepSize& size) const override;
   static void put(const InFlight<Batch>& one);
 };
 
