@@ -6,7 +6,8 @@
 
 namespace embstore {
 
-// A file that was written as a whole, and that is removed with this object. Each thread has one request in flight.
+// A file that was written as a whole, and that is removed with this object. Each thread has one request in
+// flight.
 class FileYardstick {
  public:
   // `direct`: past the page cache. Throws Error(kStorage), also if the file system can't do direct I/O.
@@ -15,10 +16,10 @@ class FileYardstick {
   FileYardstick(const FileYardstick&) = delete;
   FileYardstick& operator=(const FileYardstick&) = delete;
 
-  // Returns MB (10^6 bytes) per second of all threads together. With `random` each request is for any place in the file;
-  // otherwise each thread goes through a part of its own. Bytes written through the page cache count once they are on
-  // the disk. Throws Error(kInvalidArgument) for requests that aren't whole blocks of 512 bytes or don't fit, and
-  // Error(kStorage).
+  // Returns MB (10^6 bytes) per second of all threads together. With `random` each request is for any place
+  // in the file; otherwise each thread goes through a part of its own. Bytes written through the page cache
+  // count once they are on the disk. Throws Error(kInvalidArgument) for requests that aren't whole blocks of
+  // 512 bytes or don't fit, and Error(kStorage).
   double mb_per_s(bool write, bool random, size_t request_bytes, int threads, double seconds) const;
 
  private:

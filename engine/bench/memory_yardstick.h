@@ -16,8 +16,8 @@ enum class MemoryOperation {
 // Memory whose pages were all written. For one caller at a time.
 class MemoryYardstick {
  public:
-  // Takes memory of this NUMA node alone, or of any node if `node` is below 0. Throws Error(kMissingDevice) if there is no such
-  // node, and Error(kStorage) if it has too little memory.
+  // Takes memory of this NUMA node alone, or of any node if `node` is below 0. Throws Error(kMissingDevice)
+  // if there is no such node, and Error(kStorage) if it has too little memory.
   MemoryYardstick(size_t bytes, int node);
   // Maps a file that is created in `directory`, and unlinked at once.
   MemoryYardstick(size_t bytes, const std::string& directory);
@@ -28,9 +28,10 @@ class MemoryYardstick {
   // Returns whether flushed stores are durable in the file (MAP_SYNC), which then lies on a dax mount.
   bool is_synced() const { return is_synced_; }
 
-  // Returns MB (10^6 bytes) per second of all threads together, each of which has a processor. With `random` each access starts
-  // anywhere; otherwise each thread goes through a part of its own. Throws Error(kInvalidArgument) for accesses that aren't whole
-  // lines or don't fit, and Error(kMissingDevice) if the processor has no clwb.
+  // Returns MB (10^6 bytes) per second of all threads together, each of which has a processor. With `random`
+  // each access starts anywhere; otherwise each thread goes through a part of its own. Throws
+  // Error(kInvalidArgument) for accesses that aren't whole lines or don't fit, and Error(kMissingDevice) if
+  // the processor has no clwb.
   double mb_per_s(MemoryOperation operation, bool random, size_t access_bytes, int threads,
                   double seconds) const;
 

@@ -26,9 +26,9 @@ inline double running_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// Calls work(thread, stop) on each of `threads` threads at once. `work` returns how many bytes it has moved (more
-// than 0) soon after `stop` is set, which happens after `seconds`. Returns MB (10^6 bytes) per second of all
-// threads together. Rethrows what one threw. REQUIRES, for kRunning: a processor for each thread.
+// Calls work(thread, stop) on each of `threads` threads at once. `work` returns how many bytes it has moved
+// (more than 0) soon after `stop` is set, which happens after `seconds`. Returns MB (10^6 bytes) per second
+// of all threads together. Rethrows what one threw. REQUIRES, for kRunning: a processor for each thread.
 inline double megabytes_per_second(int threads, double seconds, Clocked clocked,
                                    const std::function<double(int, const std::atomic<bool>&)>& work) {
   using Clock = std::chrono::steady_clock;

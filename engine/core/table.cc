@@ -36,7 +36,8 @@ Table::~Table() {
   try {
     close();
   } catch (const std::exception& error) {
-    // A caller that wants to handle the error calls close() first. Everything that could be written is written.
+    // A caller that wants to handle the error calls close() first. Everything that could be written is
+    // written.
     std::fprintf(stderr, "embstore: %s was given up: %s\n", parts_.name.c_str(), error.what());
   }
 }
@@ -52,8 +53,8 @@ void Table::close() {
   MutexLock lock(close_mutex_);
   end_operations();
   if (!parts_.store) return;
-  // Without take_over_kept_rows(), what an earlier process left stays as it is. Older checkpoints stay: another partition may
-  // fail to make its own, or may never have begun.
+  // Without take_over_kept_rows(), what an earlier process left stays as it is. Older checkpoints stay:
+  // another partition may fail to make its own, or may never have begun.
   if (keeps_rows() && !rows_are_kept_ && keep_as_) embstore::keep_rows(parts_, *keep_as_);
   parts_.store->tiers().close();  // before the mover is destroyed, which a tier's own thread may be calling
   parts_.mover.reset();
@@ -335,7 +336,8 @@ class Table::PreparedApply::Scope {
     update_ = make_update(/*is_exact=*/shares_.count() != 1 && parts_.store->room() < shares_.key_count());
     if (update_->prepare(new_rows)) return;
     end();
-    // Nearly full. The room that the batch needs can only be computed exactly while no other batch brings rows.
+    // Nearly full. The room that the batch needs can only be computed exactly while no other batch brings
+    // rows.
     parts_.gate.enter_alone();
     gate_ = Gate::kAlone;
     InclusiveCache* const cache = parts_.store->cache();

@@ -53,8 +53,8 @@ std::vector<int64_t> copy_ids(gpu::Device& device, const IdsOnDevice& ids) {
   return on_host;
 }
 
-// Returns the error that is being handled, which a batch of these tables threw, with the first table's name in front, unless it
-// begins with the name of one of the tables or of their variable.
+// Returns the error that is being handled, which a batch of these tables threw, with the first table's name
+// in front, unless it begins with the name of one of the tables or of their variable.
 std::exception_ptr error_with_name(std::span<const Table* const> tables) {
   const auto is_named = [tables](std::string_view message) {
     const std::string_view name = message.substr(0, message.find(':'));  // "items" for items.part0 of 2
@@ -106,8 +106,8 @@ std::optional<OfStep> with_shares(OfStep of_step, const Batch& batch, const Shar
   return of_step;
 }
 
-// Puts batches on their stream as one step of `Kind`, except batches that the host does: those for which as_step(batch) returns
-// nothing, and those whose tables refuse the step. A batch that fails stops no other.
+// Puts batches on their stream as one step of `Kind`, except batches that the host does: those for which
+// as_step(batch) returns nothing, and those whose tables refuse the step. A batch that fails stops no other.
 template <class Kind, class Batch, class AsStep, class ByHost>
 void put_together(std::span<const Batch> batches, const AsStep& as_step, const ByHost& by_host) {
   Attempts attempts;
@@ -129,8 +129,8 @@ void put_together(std::span<const Batch> batches, const AsStep& as_step, const B
     if (error.kind() != ErrorKind::kStoreFull) throw;
     is_full = true;
   }
-  // Among several batches, one keeps all from the step; or the device has too little memory, and the error has to say for which
-  // batch. So each batch is tried alone.
+  // Among several batches, one keeps all from the step; or the device has too little memory, and the error
+  // has to say for which batch. So each batch is tried alone.
   for (size_t i = 0; i < put.size() && !is_put; ++i) {
     attempts.make(*of_device[i], [&] {
       if ((is_full || put.size() != 1) && Kind::try_put({&put[i], 1})) return;
@@ -395,8 +395,8 @@ std::optional<DeviceApply::Batch> Table::as_step(const ApplyOnDevice& batch,
       [&](Table& table) { return std::optional(table.share_of_apply(batch.ids.count, global_step)); });
 }
 
-// Makes room for all ids of the batch, since any may be missing, and only the host can. The step itself claims the places of a
-// pool.
+// Makes room for all ids of the batch, since any may be missing, and only the host can. The step itself
+// claims the places of a pool.
 StepClaims Table::make_room_for_step(uint32_t ids) {
   InclusiveCache* const cache = parts_.store->cache();
   if (cache != nullptr && cache->missing_places(ids) != 0) {
@@ -435,8 +435,9 @@ class UpdateOfShare final : public BatchUpdate {
 
 }  // namespace
 
-// The update of one step, in a function that a stream calls: of the rows that the step misses, and of what the host keeps of the
-// rows that it finds. Steps that change rows run one after the other, so no other thread brings rows.
+// The update of one step, in a function that a stream calls: of the rows that the step misses, and of what
+// the host keeps of the rows that it finds. Steps that change rows run one after the other, so no other
+// thread brings rows.
 class Table::StepUpdate final : public DeviceApply::PreparedRows {
  public:
   // `time` is complete when commit() is called.
@@ -453,8 +454,8 @@ class Table::StepUpdate final : public DeviceApply::PreparedRows {
     shares_.emplace(GradientBatch::Gradients{missing.ids, missing.gradients, parts_.layout.dim(),
                                              missing.occurrences, missing.last_positions},
                     BatchShares::worthwhile(missing.ids.size(), kMinMissing));
-    // Doesn't enter the gate: an operation that holds it alone is also a use of rows, and no use is under way beside a step. (And
-    // the emulated device calls this while its caller holds locks.)
+    // Doesn't enter the gate: an operation that holds it alone is also a use of rows, and no use is under way
+    // beside a step. (And the emulated device calls this while its caller holds locks.)
     update_.emplace(*shares_, [this](const GradientBatch& share) {
       const MutexLock lock(claims_mutex_);
       return std::make_unique<UpdateOfShare>(parts_, share, *reads_, claims_.split(share.keys().size()));

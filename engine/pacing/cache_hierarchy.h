@@ -1,8 +1,9 @@
 // Simulates which of the touched bytes a computer's caches would have, for one line of about 64.
 //
-// In front of a device lies the CPU's last-level cache, with 16 ways and replacement of the least recently used line.
-// There may be a memory, too, that caches the device: direct-mapped and written back, as in Optane's memory mode. Both
-// have lines of 64 bytes. Lines are sampled by their set, so that a set is simulated as a whole or not at all.
+// In front of a device lies the CPU's last-level cache, with 16 ways and replacement of the least recently
+// used line. There may be a memory, too, that caches the device: direct-mapped and written back, as in
+// Optane's memory mode. Both have lines of 64 bytes. Lines are sampled by their set, so that a set is
+// simulated as a whole or not at all.
 #pragma once
 
 #include <array>
@@ -43,9 +44,9 @@ class OutcomeShares {
  public:
   using Values = std::array<double, kOutcomes>;  // by outcome; their sum is 1
   Values values() const;
-  // Adds a sample of `expected` lines. Lines that were not seen with another outcome are taken to have had the `usual`
-  // one. Otherwise hot lines would count 64 times if they are in the sample, and not at all if they aren't; they have
-  // the usual outcome.
+  // Adds a sample of `expected` lines. Lines that were not seen with another outcome are taken to have had
+  // the `usual` one. Otherwise hot lines would count 64 times if they are in the sample, and not at all if
+  // they aren't; they have the usual outcome.
   void add(const OutcomeCounts& sampled, double expected, Outcome usual);
 
  private:
@@ -64,7 +65,8 @@ class CacheHierarchy {
 
   // Sizes are rounded down to whole sets, and to multiples of 4,096 sets if there are more.
   explicit CacheHierarchy(const CacheSizes& sizes);
-  // Returns the hierarchy of these sizes that the tiers of this process share: all of them are in the same computer.
+  // Returns the hierarchy of these sizes that the tiers of this process share: all of them are in the same
+  // computer.
   static std::shared_ptr<CacheHierarchy> shared(const CacheSizes& sizes);
 
   // Small caches, of fewer than 4,096 sets, need every line.
@@ -84,7 +86,8 @@ class CacheHierarchy {
   struct Sets {
     Sets(uint64_t sets, uint64_t classes, size_t ways);
     const uint64_t count;
-    // Each entry is (line + 1) << 1, with the lowest bit set if the line was changed; 0: empty. The most recent first.
+    // Each entry is (line + 1) << 1, with the lowest bit set if the line was changed; 0: empty. The most
+    // recent first.
     std::optional<PageArray<uint64_t>> lines;
   };
 

@@ -14,8 +14,8 @@ namespace embstore {
 
 // Adds a wait to those that this thread owes; the thread waits at a safe point.
 void add_pacing_wait(const std::shared_ptr<SharedMedium>& medium, double wait_ns);
-// Waits for what this thread owes, if that is long enough to sleep for. The thread counts as being at the medium
-// meanwhile. REQUIRES: it holds no lock that other threads need.
+// Waits for what this thread owes, if that is long enough to sleep for. The thread counts as being at the
+// medium meanwhile. REQUIRES: it holds no lock that other threads need.
 void pay_pacing_debt() noexcept;
 
 // The scope in which this thread doesn't wait, since a caller of the engine holds a lock.

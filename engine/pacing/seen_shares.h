@@ -22,8 +22,8 @@ class SeenShares {
   explicit SeenShares(std::shared_ptr<CacheHierarchy> caches) : caches_(std::move(caches)) {}
 
   PhaseWatcher::Lines wanted_lines() const;
-  // Returns the shares for each of the counts, from the phase's own lines and those of earlier phases: a phase of
-  // a few rows has few lines in the sample, or none.
+  // Returns the shares for each of the counts, from the phase's own lines and those of earlier phases: a
+  // phase of a few rows has few lines in the sample, or none.
   static constexpr size_t kMaxCounts = 8;
   using CountShares = std::array<OutcomeShares, kMaxCounts>;
   CountShares shares_of(std::span<const PhaseCount> counts, std::span<const TouchedLine> lines)

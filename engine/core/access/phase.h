@@ -1,7 +1,8 @@
 // The scope in which a thread works on the rows of one tier, or of several at once.
 //
-// A phase counts accesses in plain variables, and adds them to the tiers' meters when it ends. Its duration is shared
-// among its accesses by their bytes. A phase inside another phase takes its time off the outer one's.
+// A phase counts accesses in plain variables, and adds them to the tiers' meters when it ends. Its duration
+// is shared among its accesses by their bytes. A phase inside another phase takes its time off the outer
+// one's.
 #pragma once
 
 #include <array>
@@ -29,19 +30,19 @@ class Phase {
   void count(Access access, uint64_t accesses, uint64_t size_bytes) {
     count_at(*meters_[0].meter, access, accesses, size_bytes);
   }
-  // The same at `meter`. REQUIRES: the phase is at this meter; at most kMaxTallies combinations of meter, access and
-  // size.
+  // The same at `meter`. REQUIRES: the phase is at this meter; at most kMaxTallies combinations of meter,
+  // access and size.
   void count_at(TierMeter& meter, Access access, uint64_t accesses, uint64_t size_bytes) {
     if (accesses != 0) add(meter, access, accesses, accesses * size_bytes, size_bytes, 0);
   }
-  // Counts accesses of several sizes, `bytes` in all, in `rounds` rounds, each of which begins when the round before
-  // has ended. All other accesses of a phase are in flight together.
+  // Counts accesses of several sizes, `bytes` in all, in `rounds` rounds, each of which begins when the round
+  // before has ended. All other accesses of a phase are in flight together.
   void count_in_rounds(Access access, uint64_t accesses, uint64_t bytes, uint64_t rounds) {
     if (accesses != 0) add(*meters_[0].meter, access, accesses, bytes, kSeveralSizes, rounds);
   }
 
-  // Returns whether a watcher wants the addresses of accesses; the caller then reports them by touch(). Mostly none
-  // does.
+  // Returns whether a watcher wants the addresses of accesses; the caller then reports them by touch().
+  // Mostly none does.
   bool wants_addresses() const { return notes_ >= TierMeter::Notes::kSampledLines; }
   // Notes the address of one access of this size. The access has to be counted, too.
   void touch(TierMeter& meter, Access access, uint64_t size_bytes, const void* address) noexcept;

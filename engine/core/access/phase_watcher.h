@@ -1,7 +1,7 @@
 // The interface by which code outside of the core watches a tier's rows: pacing, recordings.
 //
-// A watcher is told of a phase when the phase ends. If the phase's thread has to do something for the watcher, such as
-// wait, it does so at its next safe point (safe_point.h).
+// A watcher is told of a phase when the phase ends. If the phase's thread has to do something for the
+// watcher, such as wait, it does so at its next safe point (safe_point.h).
 #pragma once
 
 #include <chrono>
@@ -32,8 +32,9 @@ class LineClasses {
   static constexpr uint64_t kCount = 4096;
   static constexpr uint64_t kSampled = 64;
 
-  // Returns the rank of the line's class; the classes of the lowest ranks are sampled. A line and the line kCount
-  // after it are in one class. The factor is odd, so that lines at any regular distance are sampled at the same rate.
+  // Returns the rank of the line's class; the classes of the lowest ranks are sampled. A line and the line
+  // kCount after it are in one class. The factor is odd, so that lines at any regular distance are sampled at
+  // the same rate.
   static uint64_t rank_of(uint64_t line) { return line * 2657 % kCount; }
   static bool is_sampled(uint64_t line) { return rank_of(line) < kSampled; }
 };
@@ -46,8 +47,8 @@ class PhaseWatcher {
   virtual ~PhaseWatcher() = default;
   // Returns which of the touched lines phase_ended() needs.
   virtual Lines wanted_lines() const = 0;
-  // Called at the end of a phase with the time it began, its counts, and the touched lines in order. The phase's
-  // thread calls it, and may hold locks.
+  // Called at the end of a phase with the time it began, its counts, and the touched lines in order. The
+  // phase's thread calls it, and may hold locks.
   virtual void phase_ended(std::chrono::steady_clock::time_point began, std::span<const PhaseCount> counts,
                            std::span<const TouchedLine> lines) noexcept = 0;
 };

@@ -1,8 +1,8 @@
-// Admission: a key gets a row once it was seen often enough. A filter counts the keys of one shard of the index that
-// wait for a row, so that shards count independently.
+// Admission: a key gets a row once it was seen often enough. A filter counts the keys of one shard of the
+// index that wait for a row, so that shards count independently.
 //
-// Calls that change a filter need the shard's mutex, and so do all others that don't say otherwise. They are made for
-// keys without a row only: a key that has one costs nothing.
+// Calls that change a filter need the shard's mutex, and so do all others that don't say otherwise. They are
+// made for keys without a row only: a key that has one costs nothing.
 #pragma once
 
 #include <cstddef>
@@ -40,21 +40,21 @@ class AdmissionFilter {
   // A key is admitted when it has been seen this many times.
   uint64_t threshold() const { return threshold_; }
 
-  // Prefetches what add_to() and count() will read. As cheap as hashing: call it for a key of a batch some keys ahead
-  // of those calls.
+  // Prefetches what add_to() and count() will read. As cheap as hashing: call it for a key of a batch some
+  // keys ahead of those calls.
   virtual void prefetch(KeyHash hash) const = 0;
   // Prefetches what admits() will read. Needs no mutex.
   virtual void prefetch_admits(KeyHash hash) const = 0;
 
-  // Returns whether a batch admits a key without a row, if count() was `before` when the batch began and the batch has
-  // `occurrences` of the key.
+  // Returns whether a batch admits a key without a row, if count() was `before` when the batch began and the
+  // batch has `occurrences` of the key.
   bool admits_after(uint64_t before, uint64_t occurrences) const {
     return before >= threshold_ || occurrences >= threshold_ - before;
   }
-  // Counts `occurrences` (at least 1) of `key` in a batch of step `global_step`, and returns how often it
-  // was seen so far, these included. `before` is what count() was when the batch began: keys of one batch that share
-  // counters of a sketch don't raise each other's counts, so their order makes no difference. If the batch gives the
-  // key a row, the caller calls remove() afterwards.
+  // Counts `occurrences` (at least 1) of `key` in a batch of step `global_step`, and returns how often it was
+  // seen so far, these included. `before` is what count() was when the batch began: keys of one batch that
+  // share counters of a sketch don't raise each other's counts, so their order makes no difference. If the
+  // batch gives the key a row, the caller calls remove() afterwards.
   virtual uint64_t add_to(uint64_t before, int64_t key, KeyHash hash, uint64_t occurrences,
                           int64_t global_step) = 0;
   // The same for a batch of one key.
@@ -67,8 +67,8 @@ class AdmissionFilter {
   virtual void make_room(uint64_t) {}
   // Forgets a key that has got a row.
   virtual void remove(int64_t key, KeyHash hash) = 0;
-  // Forgets the keys whose last batch was of an earlier step, and frees their memory. A sketch knows no keys, and
-  // forgets none.
+  // Forgets the keys whose last batch was of an earlier step, and frees their memory. A sketch knows no keys,
+  // and forgets none.
   virtual void forget_before(int64_t /*global_step*/) {}
   // Forgets every key, in place: a concurrent admits() answers as before or as after.
   virtual void reset() = 0;
@@ -78,9 +78,9 @@ class AdmissionFilter {
   // Returns the global_step of the key's last batch; kNoVersion: never seen, or not known.
   virtual int64_t version(int64_t key, KeyHash hash) const = 0;
 
-  // Returns whether a key without a row is at the threshold already, so that it reads its initial value. Needs no
-  // mutex. Rare: admission and the row come in one step, but a checkpoint may have been made with a higher threshold,
-  // a row may have been evicted, and a sketch may overestimate.
+  // Returns whether a key without a row is at the threshold already, so that it reads its initial value.
+  // Needs no mutex. Rare: admission and the row come in one step, but a checkpoint may have been made with a
+  // higher threshold, a row may have been evicted, and a sketch may overestimate.
   virtual bool admits(int64_t key, KeyHash hash) const = 0;
 
   virtual uint64_t waiting_keys() const = 0;
@@ -95,9 +95,9 @@ class AdmissionFilter {
 
   virtual SketchShape sketch_shape() const { return {}; }
   virtual std::span<const std::byte> sketch() const { return {}; }
-  // Merges a sketch of the same shape, which counted other keys, or the same keys earlier: no key's count is then
-  // below what either sketch knew. `waiting` is the other filter's waiting_keys(). Throws Error(kInvalidArgument) if
-  // the shapes differ.
+  // Merges a sketch of the same shape, which counted other keys, or the same keys earlier: no key's count is
+  // then below what either sketch knew. `waiting` is the other filter's waiting_keys(). Throws
+  // Error(kInvalidArgument) if the shapes differ.
   virtual void merge_sketch(const SketchShape& shape, std::span<const std::byte> sketch, uint64_t waiting);
 
  protected:
@@ -123,8 +123,8 @@ struct BloomFilterSpec {
 
 using FilterSpec = std::variant<NoFilter, CounterFilterSpec, BloomFilterSpec>;
 
-// Returns the filter of one of `shards` shards; null for NoFilter and for a filter_freq of 0, which admits at once.
-// Throws Error(kInvalidArgument) which names the field.
+// Returns the filter of one of `shards` shards; null for NoFilter and for a filter_freq of 0, which admits at
+// once. Throws Error(kInvalidArgument) which names the field.
 std::unique_ptr<AdmissionFilter> make_filter(const FilterSpec& spec, int shards = kShards);
 
 }  // namespace embstore

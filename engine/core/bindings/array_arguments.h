@@ -55,7 +55,8 @@ inline std::span<const uint32_t> span_of(const Occurrences& occurrences, const I
   return {occurrences->data(), occurrences->shape(0)};
 }
 
-// Throws Error(kInvalidArgument) unless rows have the shape (ids, dim): behind this check they are raw pointers.
+// Throws Error(kInvalidArgument) unless rows have the shape (ids, dim): behind this check they are raw
+// pointers.
 template <class RowArray>
 void check_rows(const char* argument, const RowArray& rows, const Ids& ids, size_t dim) {
   if (rows.shape(0) == ids.shape(0) && rows.shape(1) == dim) return;

@@ -54,8 +54,8 @@ void put_state(nb::dict& dict, const TableState& state) {
   dict["clock"] = state.clock;
 }
 
-// A save of a table: prepare_save(), then begin(), then write(). abandon() gives it up between these calls; stop() makes a running
-// write() throw soon.
+// A save of a table: prepare_save(), then begin(), then write(). abandon() gives it up between these calls;
+// stop() makes a running write() throw soon.
 class SaveHandle {
  public:
   SaveHandle(Table& table, std::string path, const FileIdentity& identity, const EvictionRule& eviction)

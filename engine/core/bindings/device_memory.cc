@@ -65,8 +65,8 @@ class DeviceMemory {
   gpu::DeviceArray<std::byte> bytes_;
 };
 
-// Device memory that Python owns. It is freed without the interpreter's lock, since freeing waits for a stream. A forked child does
-// not free it, since the device and its threads belong to the parent.
+// Device memory that Python owns. It is freed without the interpreter's lock, since freeing waits for a
+// stream. A forked child does not free it, since the device and its threads belong to the parent.
 struct MemoryHandle {
   explicit MemoryHandle(std::unique_ptr<DeviceMemory> owned) : memory(std::move(owned)) {}
   ~MemoryHandle() {
@@ -84,7 +84,8 @@ struct MemoryHandle {
   const ForkGeneration made_in = fork_generation();
 };
 
-// Returns the address, shape, dtype letter, dtype bits, device type and device number of an array that supports DLPack.
+// Returns the address, shape, dtype letter, dtype bits, device type and device number of an array that
+// supports DLPack.
 nb::tuple described(const nb::ndarray<nb::c_contig>& array) {
   nb::list shape;
   for (size_t i = 0; i < array.ndim(); ++i) shape.append(array.shape(i));

@@ -7,8 +7,8 @@
 
 namespace embstore {
 
-// Translates every Error that leaves a call from Python into the class of embstore.errors for its kind. Each of the
-// engine's Python modules calls this when it is imported.
+// Translates every Error that leaves a call from Python into the class of embstore.errors for its kind. Each
+// of the engine's Python modules calls this when it is imported.
 void translate_errors();
 
 // Returns the Python exception for a native one, or None if `exception` is null.

@@ -7,9 +7,9 @@
 
 namespace embstore {
 
-// Replaces nanobind's class of this kind. If a daemon thread asks for the lock after the interpreter has ended, Python (before 3.14)
-// unwinds it. With nanobind's class, that happens in a destructor and ends the program by SIGABRT. Here the thread waits for the
-// end of the process.
+// Replaces nanobind's class of this kind. If a daemon thread asks for the lock after the interpreter has
+// ended, Python (before 3.14) unwinds it. With nanobind's class, that happens in a destructor and ends the
+// program by SIGABRT. Here the thread waits for the end of the process.
 class GilReleased {
  public:
   GilReleased() : state_(PyEval_SaveThread()) {}

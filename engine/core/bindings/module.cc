@@ -159,8 +159,9 @@ SsdHashOptions to_ssd_hash_options(const SsdHashTuple& tuple) {
   return options;
 }
 
-// name; bytes of the CPU's last-level cache, and of a memory in front of the device; sizes of accesses; times in ns by place of
-// the bytes, kind of access, size and threads; times of a single access by kind and size. None: the tier isn't paced.
+// name; bytes of the CPU's last-level cache, and of a memory in front of the device; sizes of accesses; times
+// in ns by place of the bytes, kind of access, size and threads; times of a single access by kind and size.
+// None: the tier isn't paced.
 using DeviceTuple = std::optional<std::tuple<std::string, uint64_t, uint64_t, std::vector<uint64_t>,
                                              Array<const double, 4>, Array<const double, 2>>>;
 
@@ -172,7 +173,8 @@ std::shared_ptr<const Device> to_device(const DeviceTuple& tuple) {
                                   std::vector<double>(alone.data(), alone.data() + alone.size()));
 }
 
-// Returns the times to which TierPacer paces phases. outcomes: shares of each Outcome, of shape (phases, kOutcomes).
+// Returns the times to which TierPacer paces phases. outcomes: shares of each Outcome, of shape (phases,
+// kOutcomes).
 nb::object phase_times_ns(const DeviceTuple& tuple, const Array<const int32_t, 1>& access,
                           const Array<const int32_t, 1>& threads, const Array<const uint64_t, 1>& accesses,
                           const Array<const uint64_t, 1>& bytes, const Array<const uint64_t, 1>& rounds,
@@ -262,7 +264,8 @@ struct RecordingHandle {
   std::shared_ptr<Recording> recording;
 };
 
-// Returns the columns of recorded phases; and each outcome in each of `caches` simulated caches, of shape (phases, caches).
+// Returns the columns of recorded phases; and each outcome in each of `caches` simulated caches, of shape
+// (phases, caches).
 nb::dict recorded_phases(const RecordingHandle& handle, size_t caches) {
   const Recording::Phases recorded = handle.recording->phases();
   const size_t count = recorded.phases.size();
@@ -460,7 +463,8 @@ void bind_table(nb::module_& module) {
       .def("close", &TableHandle::close, nb::call_guard<GilReleased>());
 }
 
-// A batch in a device's memory: the variable's partitions, then the addresses and sizes of the batch's arrays.
+// A batch in a device's memory: the variable's partitions, then the addresses and sizes of the batch's
+// arrays.
 using LookUpTuple = std::tuple<std::vector<const TableHandle*>, uint64_t, size_t, uint64_t>;
 using ApplyTuple = std::tuple<std::vector<const TableHandle*>, uint64_t, size_t, uint64_t, uint64_t, uint64_t,
                               std::vector<std::string>, uint64_t>;
@@ -521,7 +525,8 @@ void bind_steps_on_device(nb::module_& module) {
 
 NB_MODULE(_core, module) {
   embstore::translate_errors();
-  // Objects that a traceback or a cycle still holds at Python's end would add a page of warnings to the user's error.
+  // Objects that a traceback or a cycle still holds at Python's end would add a page of warnings to the
+  // user's error.
   nb::set_leak_warnings(false);
   module.def("fork_generation", &embstore::fork_generation);
   module.def("pay_pacing_debt", &embstore::pay_pacing_debt, nb::call_guard<embstore::GilReleased>());

@@ -1,4 +1,5 @@
-// A table that Python owns. It refuses calls in a forked child, and closes the table without the interpreter's lock.
+// A table that Python owns. It refuses calls in a forked child, and closes the table without the
+// interpreter's lock.
 #pragma once
 
 #include <memory>
@@ -43,7 +44,8 @@ class TableHandle {
   std::unique_ptr<Table> table_;
 };
 
-// Returns the purpose of a look-up. `count`: whether a look-up that isn't for training serves, and so counts as accesses.
+// Returns the purpose of a look-up. `count`: whether a look-up that isn't for training serves, and so counts
+// as accesses.
 inline LookUpPurpose purpose_of(bool train, bool count) {
   if (train) return LookUpPurpose::kTraining;
   return count ? LookUpPurpose::kServing : LookUpPurpose::kEvaluation;

@@ -45,7 +45,8 @@ namespace {
 
 using Values = Array<float, 1>;
 
-// Calls work(i) for each i below `count` on `threads` threads. Returns the exception of each call, if any; none stops the others.
+// Calls work(i) for each i below `count` on `threads` threads. Returns the exception of each call, if any;
+// none stops the others.
 template <class Work>
 std::vector<std::exception_ptr> errors_of(size_t count, size_t threads, const Work& work) {
   std::vector<std::exception_ptr> errors(count);
@@ -59,8 +60,8 @@ std::vector<std::exception_ptr> errors_of(size_t count, size_t threads, const Wo
   return errors;
 }
 
-// Returns the number of threads that pay for `ids` ids of several tables. Watched calls use one thread, so that the times of their
-// phases add up.
+// Returns the number of threads that pay for `ids` ids of several tables. Watched calls use one thread, so
+// that the times of their phases add up.
 size_t threads_for(size_t ids, bool any_watched) {
   return any_watched ? 1 : std::clamp<size_t>(ids / Table::kMinIdsAThread, 1, HelpingThreads::max_threads());
 }
@@ -75,8 +76,8 @@ struct LookUpPart {
   size_t row_count() const { return bags ? bags->offsets.size() : ids.size(); }
 };
 
-// A buffer for rows that will be summed to bags. Its memory belongs to the thread and serves one table after another, so that it
-// stays in the cache.
+// A buffer for rows that will be summed to bags. Its memory belongs to the thread and serves one table after
+// another, so that it stays in the cache.
 class BagRowBuffer {
  public:
   explicit BagRowBuffer(size_t floats) : floats_(floats) {
@@ -185,9 +186,9 @@ nb::list look_up_each(const std::vector<const TableHandle*>& handles, const std:
   return look_up_parts(parts, rows, purpose_of(train, count));
 }
 
-// Applies batches to distinct tables. Returns for each batch None if it was applied, its error, or the position of its first
-// gradient that isn't finite.
-// A batch whose bags are given has a gradient for each bag, otherwise for each id.
+// Applies batches to distinct tables. Returns for each batch None if it was applied, its error, or the
+// position of its first gradient that isn't finite. A batch whose bags are given has a gradient for each bag,
+// otherwise for each id.
 nb::list apply_each(const std::vector<std::tuple<TableHandle*, Ids, Rows, std::optional<GivenBags>>>& batches,
                     std::optional<int64_t> global_step) {
   size_t all_ids = 0;
@@ -238,7 +239,8 @@ JoinedParts joined(const std::vector<GradientPart>& parts, float scale, float* g
   return joined;
 }
 
-// Returns the room that joining the parts takes, in floats. A single part is used in place, as its gradients live long enough.
+// Returns the room that joining the parts takes, in floats. A single part is used in place, as its gradients
+// live long enough.
 size_t floats_joined(const std::vector<GradientPart>& parts) {
   size_t floats = 0;
   if (parts.size() > 1) {
@@ -264,7 +266,8 @@ nb::list prepare_together(const std::vector<GradientParts>& batches, float scale
     // One array for all batches: the C library keeps the memory of a large array for the next step.
     const auto gradients = std::make_shared_for_overwrite<float[]>(floats);
     float* room = gradients.get();
-    // On one thread: two threads could wait for each other if each needs exclusive use of a table to make room.
+    // On one thread: two threads could wait for each other if each needs exclusive use of a table to make
+    // room.
     return errors_of(batches.size(), /*threads=*/1, [&](size_t i) {
       const auto& [handle, parts] = batches[i];
       Table& table = handle->table();

@@ -1,5 +1,6 @@
-// The descriptors of all files of the process, and of its io_uring rings. At most a quarter of what the process may have
-// (RLIMIT_NOFILE), and at least 16, are open at once; a descriptor that is needed again is opened again.
+// The descriptors of all files of the process, and of its io_uring rings. At most a quarter of what the
+// process may have (RLIMIT_NOFILE), and at least 16, are open at once; a descriptor that is needed again is
+// opened again.
 #pragma once
 
 #include <atomic>
@@ -39,11 +40,12 @@ class CachedDescriptor {
     const CachedDescriptor* pinned_ = nullptr;
   };
 
-  // Opens the file again if it is closed; throws what open_descriptor() throws. If every descriptor is in use, one more than
-  // the cache's limit is opened: there are never more than there are callers. REQUIRES: the caller has pinned no other, except
-  // a ring's.
+  // Opens the file again if it is closed; throws what open_descriptor() throws. If every descriptor is in
+  // use, one more than the cache's limit is opened: there are never more than there are callers. REQUIRES:
+  // the caller has pinned no other, except a ring's.
   Pin pin() const;
-  // The same for callers who have pinned others already: returns an empty pin if there is no room for one more descriptor.
+  // The same for callers who have pinned others already: returns an empty pin if there is no room for one
+  // more descriptor.
   Pin try_pin() const;
 
  protected:
@@ -52,14 +54,14 @@ class CachedDescriptor {
 
   virtual int open_descriptor() const = 0;  // or throws
   virtual void close_descriptor(int number) const = 0;
-  // Some errors of the medium are reported on one descriptor alone, so what must reach the medium does so before its
-  // descriptor is closed.
+  // Some errors of the medium are reported on one descriptor alone, so what must reach the medium does so
+  // before its descriptor is closed.
   virtual bool must_sync_before_close() const = 0;
   virtual void sync_before_close() const = 0;  // REQUIRES: pinned. Throws nothing
 
   void open() const;  // the first time
-  // Closes the descriptor, unless it is the parent process's. REQUIRES: no thread uses it any more. Called by the destructor
-  // of the derived class.
+  // Closes the descriptor, unless it is the parent process's. REQUIRES: no thread uses it any more. Called by
+  // the destructor of the derived class.
   void forget() const;
 
  private:

@@ -14,11 +14,11 @@
 
 namespace embstore::files {
 
-// Locks are flock()s. A record lock (fcntl) isn't inherited by forked children, but it is released when the process
-// closes any descriptor of the file, for example of a copy's source, and it doesn't exclude the process's other
-// variables. flock() lacks one thing, which is added here: a child closes the inherited descriptors within fork(), so
-// that the lock ends with the parent. The mutex keeps fork() from running between a file's opening and its entry in
-// this list.
+// Locks are flock()s. A record lock (fcntl) isn't inherited by forked children, but it is released when the
+// process closes any descriptor of the file, for example of a copy's source, and it doesn't exclude the
+// process's other variables. flock() lacks one thing, which is added here: a child closes the inherited
+// descriptors within fork(), so that the lock ends with the parent. The mutex keeps fork() from running
+// between a file's opening and its entry in this list.
 struct HeldLocks {
   static constinit Mutex mutex;
   static constinit PathLock* first GUARDED_BY(mutex);
@@ -49,7 +49,8 @@ namespace {
 
 const bool told_of_forks = run_at_forks(HeldLocks::before_fork, HeldLocks::in_parent, HeldLocks::in_child);
 
-// Returns whether the path still leads to the file: the previous owner may have removed it after it was opened.
+// Returns whether the path still leads to the file: the previous owner may have removed it after it was
+// opened.
 bool is_at(const std::string& path, int descriptor) {
   struct stat opened{}, named{};
   return fstat(descriptor, &opened) == 0 && stat(path.c_str(), &named) == 0 &&
@@ -83,7 +84,8 @@ void PathLock::release() {
   HeldLocks::remove(*this);
   // Removed while it is locked: otherwise this could remove the next owner's file.
   if (!stays_ && is_at(lock_path_, descriptor_)) ::unlink(lock_path_.c_str());
-  // A child that was just forked may still have the descriptor for a moment, so closing alone would leave it the lock.
+  // A child that was just forked may still have the descriptor for a moment, so closing alone would leave it
+  // the lock.
   flock(descriptor_, LOCK_UN);
   ::close(std::exchange(descriptor_, -1));
 }

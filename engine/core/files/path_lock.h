@@ -7,12 +7,12 @@
 
 namespace embstore::files {
 
-// Owns a path by a lock on a file. A forked child neither keeps nor gives up what it inherited, and may own the path
-// itself when the parent no longer does.
+// Owns a path by a lock on a file. A forked child neither keeps nor gives up what it inherited, and may own
+// the path itself when the parent no longer does.
 class PathLock {
  public:
-  // Locks the file `PATH.lock`, which exists while the path has an owner; the path itself may come and go. Throws
-  // InUseError if another PathLock, here or in another process, has the path; Error(kStorage).
+  // Locks the file `PATH.lock`, which exists while the path has an owner; the path itself may come and go.
+  // Throws InUseError if another PathLock, here or in another process, has the path; Error(kStorage).
   explicit PathLock(const std::string& path) : PathLock(path + ".lock", path, /*stays=*/false) {}
   // Locks a file that stays, and that other users of the system may lock, too, if the umask lets them.
   PathLock(const std::string& lock_path, const std::string& path)

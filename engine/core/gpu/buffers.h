@@ -1,5 +1,5 @@
-// Owners of a device's resources: device memory, pinned memory, streams and events. Their destructors give the resource
-// back; if the device is lost by then, the resource is gone anyway.
+// Owners of a device's resources: device memory, pinned memory, streams and events. Their destructors give
+// the resource back; if the device is lost by then, the resource is gone anyway.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,8 @@
 
 namespace embstore::gpu {
 
-// Calls `call` and drops its Error, for destructors: they can't throw, and nothing can be done about a device that
-// doesn't take its memory back.
+// Calls `call` and drops its Error, for destructors: they can't throw, and nothing can be done about a device
+// that doesn't take its memory back.
 template <class Call>
 void ignoring_a_lost_device(Call call) noexcept {
   try {
@@ -92,7 +92,8 @@ class PinnedArray {
   std::span<T> array_;
 };
 
-// Host memory that isn't the device's own, pinned as long as this object exists, so that the device can reach it.
+// Host memory that isn't the device's own, pinned as long as this object exists, so that the device can reach
+// it.
 class PinnedRange {
  public:
   PinnedRange(std::shared_ptr<Device> device, std::span<std::byte> memory)

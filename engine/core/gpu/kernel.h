@@ -11,8 +11,8 @@ inline constexpr uint32_t kMaxBlockThreads = 256;
 // The most bytes of parameters that a kernel on a GPU takes.
 inline constexpr uint32_t kMaxRunsBytes = 4096;
 
-// The parameter of a launch, which may be several runs of one kernel with different arguments. Run r has blocks[r]
-// blocks. `Arguments` is a struct of plain values and Global arrays.
+// The parameter of a launch, which may be several runs of one kernel with different arguments. Run r has
+// blocks[r] blocks. `Arguments` is a struct of plain values and Global arrays.
 template <class Arguments>
 struct Runs {
   static constexpr uint32_t kMax = kMaxRunsBytes / (sizeof(Arguments) + sizeof(uint64_t));
@@ -40,8 +40,8 @@ struct Grid {
     const uint64_t blocks = (count + block_threads - 1) / block_threads;
     return {static_cast<uint32_t>(blocks == 0 ? 1 : blocks), block_threads};
   }
-  // A grid for one of `tables` tables that share `count` items. Each is expected to have about as many; if a table has
-  // more than twice that, its threads take several items.
+  // A grid for one of `tables` tables that share `count` items. Each is expected to have about as many; if a
+  // table has more than twice that, its threads take several items.
   static Grid over(uint64_t count, uint32_t block_threads, uint32_t tables) {
     return tables == 1 ? of(count, block_threads) : of(2 * count / tables + 1, block_threads);
   }

@@ -14,10 +14,11 @@ struct DeviceChoice {
   std::string cache_directory;  // CUDA only: keeps compiled kernels; empty: each process compiles them
 };
 
-// Returns the device. It stays open as long as a caller holds it; a CUDA device stays open until the process ends. Throws
-// Error(kInvalidArgument) for an unknown name or an invalid environment variable, Error(kMissingLibrary) or
-// Error(kMissingDevice) if this computer has no such device. The emulated one has EMBSTORE_DEVICE_MEMORY bytes of memory
-// (default: 4 GiB; the host gives only what is used) and the seed EMBSTORE_DEVICE_SEED (default: 0).
+// Returns the device. It stays open as long as a caller holds it; a CUDA device stays open until the process
+// ends. Throws Error(kInvalidArgument) for an unknown name or an invalid environment variable,
+// Error(kMissingLibrary) or Error(kMissingDevice) if this computer has no such device. The emulated one has
+// EMBSTORE_DEVICE_MEMORY bytes of memory (default: 4 GiB; the host gives only what is used) and the seed
+// EMBSTORE_DEVICE_SEED (default: 0).
 std::shared_ptr<Device> open_device(const DeviceChoice& choice);
 
 }  // namespace embstore::gpu

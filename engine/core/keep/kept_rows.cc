@@ -23,8 +23,8 @@ struct RankedKey {
   int64_t key;
 };
 
-// Moves rows of the last tier to tier t, which may be the last, too, and returns how many it moved. Damaged rows stay where they
-// are, and don't keep others from moving.
+// Moves rows of the last tier to tier t, which may be the last, too, and returns how many it moved. Damaged
+// rows stay where they are, and don't keep others from moving.
 size_t bring_up(RowStore& store, Mover& mover, size_t t, std::span<const RankedKey> ranked) {
   RowBatch rows(store.layout());
   std::vector<int64_t> keys(ranked.size());

@@ -1,5 +1,5 @@
-// The scope in which a table's rows are replaced: no apply, no promotion and no move goes on meanwhile. Look-ups go on, and see
-// rows come and go.
+// The scope in which a table's rows are replaced: no apply, no promotion and no move goes on meanwhile.
+// Look-ups go on, and see rows come and go.
 #pragma once
 
 #include <atomic>
@@ -28,8 +28,8 @@ class Replacement {
   const float* initial_weights(int64_t key) const { return table_.initial.row_of(key); }
   float initial_slot_value(int slot) const { return table_.optimizer->initial_slot_value(slot); }
 
-  // Has keys without a row read rows of `dim` floats. If the table has another dim, the rows are cut, or continued as they are
-  // now.
+  // Has keys without a row read rows of `dim` floats. If the table has another dim, the rows are cut, or
+  // continued as they are now.
   void replace_initial_rows(std::span<const float> values, size_t dim);
 
   // Removes every row and forgets every waiting key.
@@ -46,24 +46,24 @@ class Replacement {
     }
   }
 
-  // Makes room in the index for this many rows when the first ones come: in the order of a save, rows would crowd one end of an
-  // index that grows.
+  // Makes room in the index for this many rows when the first ones come: in the order of a save, rows would
+  // crowd one end of an index that grows.
   void expect_rows(uint64_t rows) { expected_rows_ = rows; }
-  // Tells in advance how the rows that will be put in rank, so that each can go to its tier at once. Each rank of the sample
-  // stands for `step` rows.
+  // Tells in advance how the rows that will be put in rank, so that each can go to its tier at once. Each
+  // rank of the sample stands for `step` rows.
   void set_expected_ranks(std::vector<Rank> sample, size_t step);
-  // Returns whether the table has lower tiers: only then set_expected_ranks() is of use, and the order in which rows are put in
-  // may matter.
+  // Returns whether the table has lower tiers: only then set_expected_ranks() is of use, and the order in
+  // which rows are put in may matter.
   bool has_lower_tiers() const { return table_.mover != nullptr; }
   Rank rank_of(uint64_t count, uint64_t stamp) const;
 
-  // Inserts rows, except those whose key has a row already. Each goes to the tier where it will be in the end, as far as the
-  // rows so far tell; the rest are moved down later. Sets the fields of the headers that belong to this table. Throws
-  // Error(kStoreFull). For one thread at a time if the table has lower tiers.
+  // Inserts rows, except those whose key has a row already. Each goes to the tier where it will be in the
+  // end, as far as the rows so far tell; the rest are moved down later. Sets the fields of the headers that
+  // belong to this table. Throws Error(kStoreFull). For one thread at a time if the table has lower tiers.
   void put(RowBatch& rows);
 
-  // Has the index refer to the rows of a checkpoint where they lie. Calls seen(headers) for them, from several threads at once.
-  // Throws Error(kStorage), Error(kStoreFull).
+  // Has the index refer to the rows of a checkpoint where they lie. Calls seen(headers) for them, from
+  // several threads at once. Throws Error(kStorage), Error(kStoreFull).
   using Seen = std::function<void(std::span<const RowHeader> headers)>;
   void take_over(uint64_t number, const Seen& seen = nullptr);
 

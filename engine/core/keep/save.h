@@ -1,4 +1,5 @@
-// Reads all rows of a table, whichever tiers they are in: for checkpoints, for exports, and to find damaged rows.
+// Reads all rows of a table, whichever tiers they are in: for checkpoints, for exports, and to find damaged
+// rows.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +35,8 @@ struct KeyRange {
   int64_t last = std::numeric_limits<int64_t>::max();
 };
 
-// Returns how many rows to read at a time: a megabyte of them, but not so many that their bookkeeping takes more.
+// Returns how many rows to read at a time: a megabyte of them, but not so many that their bookkeeping takes
+// more.
 size_t rows_at_a_time(const RowLayout& layout);
 
 // Returns the places of a shard's rows in a tier.
@@ -108,7 +110,8 @@ std::vector<int64_t> keys_with_row(TableParts& table, KeyRange range) REQUIRES(t
 ExportedRows export_rows(TableParts& table, std::span<const int64_t> keys, OnDamage on_damage)
     REQUIRES(table.gate);
 std::vector<int64_t> find_damaged_rows(TableParts& table) REQUIRES(table.gate);
-// Removes the rows of those of `keys` that have one, and has the next incremental save list them. Returns how many there were.
+// Removes the rows of those of `keys` that have one, and has the next incremental save list them. Returns how
+// many there were.
 uint64_t drop_rows(TableParts& table, std::span<const int64_t> keys) REQUIRES(table.gate);
 
 }  // namespace embstore

@@ -47,7 +47,8 @@ void write_back(TableParts& table, Operation& operation) {
   while (copies.wanted_count() != 0) {
     const std::vector<RowRef> rows = copies.wanted();
     for (size_t first = 0; first < rows.size(); first += kRowsWrittenAtOnce) {
-      // Held so that no checkpoint begins meanwhile: it would take copies that nothing refers to yet for rows.
+      // Held so that no checkpoint begins meanwhile: it would take copies that nothing refers to yet for
+      // rows.
       const MutexLock lock(table.write_back_mutex);
       write_wanted(store, std::span(rows).subspan(first, std::min(kRowsWrittenAtOnce, rows.size() - first)));
       if (copies.wanted_on_device() == 0) table.write_back_use.reset();
@@ -94,7 +95,8 @@ void commit_checkpoint(TableParts& table, Operation& operation, uint64_t number,
 void drop_checkpoint(TableParts& table, uint64_t number) {
   log::Checkpoints& checkpoints = *table.store->tiers().checkpoints();
   if (checkpoints.has_pending()) {
-    // No thread may be writing a row for the checkpoint meanwhile, nor find that the row isn't wanted any more.
+    // No thread may be writing a row for the checkpoint meanwhile, nor find that the row isn't wanted any
+    // more.
     const BatchBoundary boundary(table);
     checkpoints.drop(number);
     InclusiveCache* const copies = table.store->cache();

@@ -25,7 +25,8 @@ struct RowSpot {
 };
 static_assert(sizeof(RowSpot) == 16);
 
-// The rows of a shard, in groups of about `most` rows. Group g has those whose sort_hash() begins with the bits of g.
+// The rows of a shard, in groups of about `most` rows. Group g has those whose sort_hash() begins with the
+// bits of g.
 class GroupedSpots {
  public:
   explicit GroupedSpots(size_t most) : most_(most) {}
@@ -66,8 +67,8 @@ class GroupedSpots {
   std::vector<size_t> ends_;  // by group
 };
 
-// Reads the rows of one shard while batches change them and moves go on: as they were at the moment of the save, if it keeps
-// images, or as they are.
+// Reads the rows of one shard while batches change them and moves go on: as they were at the moment of the
+// save, if it keeps images, or as they are.
 class ChangingRows {
  public:
   ChangingRows(const TableParts& table, Operation& operation)
@@ -76,9 +77,9 @@ class ChangingRows {
         spots_(rows_at_a_time(store_.layout())),
         batch_(store_.start_batch()) {}
 
-  // Visits the rows that should_save() accepts, one group at a time. make_room() returns how many rows may be visited next,
-  // at least one, and is called without a lock; visit_row() may be called with the shard's mutex held. Calls
-  // after_some(hash) after all rows of lower hashes were visited.
+  // Visits the rows that should_save() accepts, one group at a time. make_room() returns how many rows may be
+  // visited next, at least one, and is called without a lock; visit_row() may be called with the shard's
+  // mutex held. Calls after_some(hash) after all rows of lower hashes were visited.
   template <class MakeRoom, class IsWanted, class Visit, class AfterSome>
   void visit(IndexShard& shard, MakeRoom make_room, IsWanted should_save, Visit visit_row,
              AfterSome after_some) {
@@ -181,8 +182,8 @@ class ChangingRows {
     return true;
   }
 
-  // Prefetches the row's place in the index and in its tier. It nearly always is where it was when the shard was looked
-  // through.
+  // Prefetches the row's place in the index and in its tier. It nearly always is where it was when the shard
+  // was looked through.
   void fetch(const IndexShard& shard, const RowSpot& spot) const {
     const BucketArray& buckets = shard.buckets();
     prefetch_line(buckets.home(spot.key));

@@ -1,12 +1,13 @@
 // A save of a table, beside which look-ups, updates and moves go on.
 //
-// It saves the table as it is at one moment between two batches. At that moment, with the apply gate held alone, the save
-// copies the table's state besides its rows, and tells each shard of the index of the save. Then it goes through the shards and
-// writes the rows that were there at the moment. A thread that is about to change a row first keeps its image
-// (store/shard_save.h), so the save writes a row from its image or, if it has none, from where it lies.
+// It saves the table as it is at one moment between two batches. At that moment, with the apply gate held
+// alone, the save copies the table's state besides its rows, and tells each shard of the index of the save.
+// Then it goes through the shards and writes the rows that were there at the moment. A thread that is about
+// to change a row first keeps its image (store/shard_save.h), so the save writes a row from its image or, if
+// it has none, from where it lies.
 //
-// The save looks for rows to evict before the moment, while batches go on. At the moment it looks again only at those that
-// changed meanwhile.
+// The save looks for rows to evict before the moment, while batches go on. At the moment it looks again only
+// at those that changed meanwhile.
 #pragma once
 
 #include <array>
@@ -24,8 +25,8 @@ namespace embstore {
 
 class TableSave {
  public:
-  // Waits for the save before, and finds the rows that `eviction` selects. `file` outlives this; null if nothing is to be
-  // saved.
+  // Waits for the save before, and finds the rows that `eviction` selects. `file` outlives this; null if
+  // nothing is to be saved.
   TableSave(TableParts& table, checkpoint::Writer* file, const EvictionRule& eviction);
   // A save that was not written is given up: the next one writes what this one would have written.
   ~TableSave();
@@ -36,8 +37,8 @@ class TableSave {
   uint64_t evict_alone();
   // The moment: evicts rows, and begins the save of the remaining ones. Called at most once.
   void begin(bool waiting_keys);
-  // Writes the rows and the other state as of the moment. Called at most once, after begin(), in any thread. Damaged rows are
-  // skipped and listed in the result, or DamagedRowsError is thrown.
+  // Writes the rows and the other state as of the moment. Called at most once, after begin(), in any thread.
+  // Damaged rows are skipped and listed in the result, or DamagedRowsError is thrown.
   SavedTable write(OnDamage on_damage);
 
  private:

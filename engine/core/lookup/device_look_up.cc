@@ -62,8 +62,8 @@ class LookUpMemory final : public StepInFlight {
   const gpu::OwnedEvent misses_are_fetched;
 };
 
-// An argument of the stream's function, for one table. The stream never calls that function if the device is lost,
-// so this owns no memory.
+// An argument of the stream's function, for one table. The stream never calls that function if the device is
+// lost, so this owns no memory.
 struct DeviceLookUp::MissesOfTable {
   size_t batch;
   DeviceSteps* steps;

@@ -1,10 +1,11 @@
 // Look-ups of ids in a device's memory: rows go to device memory too, and the host waits for nothing.
 //
-// On the caller's stream, kernels find the ids in the mirror of the HBM tier, and copy the rows that it has. They list the
-// missing ids in pinned memory. On another stream, which each look-up in flight has for itself, a function of the host reads the
-// rows of these ids, and a kernel fetches them; the caller's stream waits for them after all other work. In serving, accesses to
-// rows of the tier are counted on the device. A look-up may have several batches, and a batch several tables, the partitions of a
-// variable: its ids are then put in the order of the partitions once, so that each table has neighbouring places. Kernels are
+// On the caller's stream, kernels find the ids in the mirror of the HBM tier, and copy the rows that it has.
+// They list the missing ids in pinned memory. On another stream, which each look-up in flight has for itself,
+// a function of the host reads the rows of these ids, and a kernel fetches them; the caller's stream waits
+// for them after all other work. In serving, accesses to rows of the tier are counted on the device. A
+// look-up may have several batches, and a batch several tables, the partitions of a variable: its ids are
+// then put in the order of the partitions once, so that each table has neighbouring places. Kernels are
 // launched once for all tables. See gpu/README.md.
 #pragma once
 
@@ -35,12 +36,14 @@ class DeviceLookUp final : public StepMaker<LookUpMemory> {
     std::span<const uint32_t> positions;  // in the batch; empty if the look-up doesn't serve
     uint64_t hits;                        // how many ids are in the tier
   };
-  // Reads the rows of the missing ids, or says where they lie. Called when the stream gets there, by any thread, even if no id is
-  // missing. If it throws a DamagedRowsError, the rows of its keys become NaN; if it throws anything else, all missing rows do;
-  // the steps keep the error. It must do no more than a function that a stream calls.
+  // Reads the rows of the missing ids, or says where they lie. Called when the stream gets there, by any
+  // thread, even if no id is missing. If it throws a DamagedRowsError, the rows of its keys become NaN; if it
+  // throws anything else, all missing rows do; the steps keep the error. It must do no more than a function
+  // that a stream calls.
   using ReadMissing = std::function<void(const Missing& missing, const RowsOut& rows)>;
 
-  // The part of a look-up that belongs to one table. In serving, `first_stamp` is the stamp of the batch's first id.
+  // The part of a look-up that belongs to one table. In serving, `first_stamp` is the stamp of the batch's
+  // first id.
   struct Share {
     DeviceLookUp* table;
     std::optional<uint64_t> first_stamp;
@@ -51,8 +54,9 @@ class DeviceLookUp final : public StepMaker<LookUpMemory> {
     gpu::DeviceAddress out;     // gets the rows, dim floats each, by the time the stream is through
     std::vector<Share> shares;  // one per table, in the order of the partitions
   };
-  // Puts a look-up of all batches on their stream. Waits for no stream. Returns false, and does nothing, if the host uses rows of
-  // one of the tables for long. If several tables of a batch fail, the first keeps its error. REQUIRES: all are on one stream.
+  // Puts a look-up of all batches on their stream. Waits for no stream. Returns false, and does nothing, if
+  // the host uses rows of one of the tables for long. If several tables of a batch fail, the first keeps its
+  // error. REQUIRES: all are on one stream.
   static bool try_put(std::span<Batch> batches);
 
  private:
@@ -64,8 +68,8 @@ class DeviceLookUp final : public StepMaker<LookUpMemory> {
   static void put(std::span<const BatchInFlight> batches);
   static void find(std::span<const BatchInFlight> batches, gpu::Stream stream);
   static void copy_found(std::span<const BatchInFlight> batches, gpu::Stream stream);
-  // put_missing() puts the work for missing ids on the look-up's other stream; wait_for_misses() has the caller's stream wait for
-  // it.
+  // put_missing() puts the work for missing ids on the look-up's other stream; wait_for_misses() has the
+  // caller's stream wait for it.
   static void put_missing(std::span<const BatchInFlight> batches);
   static void wait_for_misses(const LookUpMemory& memory, gpu::Device& device, gpu::Stream stream);
   // Called by the stream.

@@ -30,9 +30,10 @@ struct IdsOfBatch {
   }
 };
 
-// Calls read(keys, occurrences, last positions, rows) with each key once, how often it occurs among the ids, its last position in
-// the batch, and where its row goes. Then gives every id its row of `dim` floats, in the order of the ids. After a
-// DamagedRowsError the rows that it doesn't name are given, too. REQUIRES: `out` has no places.
+// Calls read(keys, occurrences, last positions, rows) with each key once, how often it occurs among the ids,
+// its last position in the batch, and where its row goes. Then gives every id its row of `dim` floats, in the
+// order of the ids. After a DamagedRowsError the rows that it doesn't name are given, too. REQUIRES: `out`
+// has no places.
 template <class Read>
 void read_each_key_once(const IdsOfBatch& batch, size_t dim, const RowsOut& out, const Read& read) {
   const UniqueIds unique(batch.ids);

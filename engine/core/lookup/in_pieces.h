@@ -9,9 +9,9 @@
 
 namespace embstore {
 
-// Calls read(first, count) for pieces of neighbouring ids of a batch, by several threads at the same time if the batch is large
-// enough for pieces of at least `min_ids`. If several pieces fail, it throws the first error; a DamagedRowsError names the
-// rows of all pieces.
+// Calls read(first, count) for pieces of neighbouring ids of a batch, by several threads at the same time if
+// the batch is large enough for pieces of at least `min_ids`. If several pieces fail, it throws the first
+// error; a DamagedRowsError names the rows of all pieces.
 template <class Read>
 void read_in_pieces(size_t ids, size_t min_ids, const Read& read) {
   constexpr size_t kPiecesAThread = 4;  // so that all threads end at about the same time

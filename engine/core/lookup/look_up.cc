@@ -15,8 +15,8 @@
 namespace embstore {
 namespace {
 
-// Buckets are fetched this many ids before they are searched: twice as far ahead as rows are, since a search that waits for
-// its bucket holds up the fetches of all rows behind it.
+// Buckets are fetched this many ids before they are searched: twice as far ahead as rows are, since a search
+// that waits for its bucket holds up the fetches of all rows behind it.
 constexpr size_t kBucketsFetchedAhead = 32;
 
 // The number of ids that a filter is asked about one after the other.
@@ -106,8 +106,9 @@ uint64_t LookUp::read_first_tier(std::span<const int64_t> ids, float* out, const
   return hits;
 }
 
-// Works per id rather than in blocks: evenly spread, the fetches of one id overlap with the work on other ids, and fetches of
-// buckets with those of rows. Inlined so that `gather` is known not to escape, and its members stay in registers.
+// Works per id rather than in blocks: evenly spread, the fetches of one id overlap with the work on other
+// ids, and fetches of buckets with those of rows. Inlined so that `gather` is known not to escape, and its
+// members stay in registers.
 template <class Gather, class Places>
 [[gnu::always_inline]] inline uint64_t LookUp::find_rows(std::span<const int64_t> ids, float* out,
                                                          const Places& places, BatchInFlight* lower,
@@ -117,7 +118,8 @@ template <class Gather, class Places>
   const bool is_filtered = filters_.any();
   IndexReader reader(store_.index());
   std::array<IndexReader::Home, kBucketsFetchedAhead> homes;
-  // Ids without a row, about which a filter has to be asked: what it looks at is prefetched for several ids first.
+  // Ids without a row, about which a filter has to be asked: what it looks at is prefetched for several ids
+  // first.
   std::array<size_t, kAskedAtOnce> absent;
   size_t absent_count = 0;
   uint64_t misses = 0;  // of the first tier
@@ -239,8 +241,8 @@ void LookUp::note_addresses(const MemoryTier& tier, size_t t, const RowsOut& out
               store_.layout().block_floats() * sizeof(float));
 }
 
-// Rows of memory are copied straight to `out`, without a buffer in between, for which a large batch would take memory from
-// the system.
+// Rows of memory are copied straight to `out`, without a buffer in between, for which a large batch would
+// take memory from the system.
 void LookUp::copy_from_memory(const MemoryTier& tier, size_t t, const RowsOut& out,
                               const BatchInFlight& lower, std::vector<size_t>& again) const {
   constexpr size_t kBucketsAhead = 8;

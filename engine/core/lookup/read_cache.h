@@ -1,4 +1,5 @@
-// Rows of lower tiers that look-ups in training read, kept for the update that follows, which needs them again.
+// Rows of lower tiers that look-ups in training read, kept for the update that follows, which needs them
+// again.
 #pragma once
 
 #include <atomic>
@@ -14,10 +15,11 @@ namespace embstore {
 
 class ReadCache {
  public:
-  // Returns false if what was kept last went unused: then look-ups needn't read or keep whole rows until an update comes.
+  // Returns false if what was kept last went unused: then look-ups needn't read or keep whole rows until an
+  // update comes.
   bool updates_follow() const { return updates_follow_.load(std::memory_order_relaxed); }
-  // Keeps what a look-up read, in one batch or several, unless it is too large. Of earlier look-ups it keeps only as much as fits
-  // in a processor's cache: look-ups that no update follows then reuse the same memory.
+  // Keeps what a look-up read, in one batch or several, unless it is too large. Of earlier look-ups it keeps
+  // only as much as fits in a processor's cache: look-ups that no update follows then reuse the same memory.
   void keep(std::vector<BatchPtr> batches);
   // Takes all batches, the newest last.
   std::vector<BatchPtr> take();
@@ -37,8 +39,8 @@ class ReadCache {
   size_t bytes_ GUARDED_BY(mutex_) = 0;
 };
 
-// The reads that an update has taken, by key, for all threads that share the update. Batches that it didn't use go back at the
-// end: the updates of other threads will want what their look-ups read.
+// The reads that an update has taken, by key, for all threads that share the update. Batches that it didn't
+// use go back at the end: the updates of other threads will want what their look-ups read.
 class UpdateReads {
  public:
   explicit UpdateReads(ReadCache& reads) : reads_(reads) {}
@@ -48,8 +50,8 @@ class UpdateReads {
 
   // Takes what is kept, unless it was called before.
   void take();
-  // Returns the key's row, which is at `now`, as it was read last; empty if it wasn't read, or has changed since. REQUIRES:
-  // take() was called.
+  // Returns the key's row, which is at `now`, as it was read last; empty if it wasn't read, or has changed
+  // since. REQUIRES: take() was called.
   RowInFlight find(KeyHash hash, int64_t key, RowRef now, const TierStack& tiers);
 
  private:

@@ -13,8 +13,9 @@
 namespace embstore {
 namespace {
 
-// All ranges together may reserve half of the addresses that would be free without them. A range gets an eighth of
-// what is left of the first half of that; the second half is for many ranges that get kMinShare each.
+// All ranges together may reserve half of the addresses that would be free without them. A range gets an
+// eighth of what is left of the first half of that; the second half is for many ranges that get kMinShare
+// each.
 constexpr size_t kShares = 8;
 constexpr size_t kMinShare = size_t{8} << 20;
 

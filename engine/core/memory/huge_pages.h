@@ -14,22 +14,24 @@ inline constexpr size_t kHugePageBytes = size_t{2} << 20;
 // Small pages are for memory that is touched here and there: each such place would have a huge page backed.
 enum class PageSize { kHuge, kSmall };
 
-// Returns zeroed memory that starts on a huge page's boundary and is backed when first touched. The second function gives it
-// back. Throws Error(kStorage) if the system refuses.
+// Returns zeroed memory that starts on a huge page's boundary and is backed when first touched. The second
+// function gives it back. Throws Error(kStorage) if the system refuses.
 void* take_huge_pages(size_t size_bytes);
 void give_huge_pages_back(void* memory, size_t size_bytes) noexcept;
 
 // Gives back the memory of these whole pages, which then read as zero.
 void discard_pages(void* memory, size_t size_bytes) noexcept;
 
-// Backs these whole pages now, instead of by a fault each when they are touched. A kernel that can't leaves them to faults.
+// Backs these whole pages now, instead of by a fault each when they are touched. A kernel that can't leaves
+// them to faults.
 void back_pages(void* memory, size_t size_bytes) noexcept;
 
-// A range of addresses whose first part is zeroed memory that is backed when first touched; the rest is only addresses until
-// it is needed. Throws Error(kStorage) if the system refuses.
+// A range of addresses whose first part is zeroed memory that is backed when first touched; the rest is only
+// addresses until it is needed. Throws Error(kStorage) if the system refuses.
 //
-// Huge pages begin behind the first kSmallBytes, so that small contents take small pages: otherwise each of a thousand
-// tables of a hundred rows would take a huge page for its rows, another for what is kept about them, and so on.
+// Huge pages begin behind the first kSmallBytes, so that small contents take small pages: otherwise each of a
+// thousand tables of a hundred rows would take a huge page for its rows, another for what is kept about them,
+// and so on.
 class PageRange {
  public:
   static constexpr size_t kSmallBytes = size_t{128} << 10;
@@ -40,11 +42,14 @@ class PageRange {
   PageRange& operator=(const PageRange&) = delete;
 
   void* data() const { return data_; }
-  // Makes at least the first `size_bytes` memory. Nothing moves. REQUIRES: at most what was reserved; one caller at a time.
+  // Makes at least the first `size_bytes` memory. Nothing moves. REQUIRES: at most what was reserved; one
+  // caller at a time.
   void extend_to(size_t size_bytes);
-  // Gives back the memory of bytes `begin` to `end`, as far as these are whole pages, which then read as zero.
+  // Gives back the memory of bytes `begin` to `end`, as far as these are whole pages, which then read as
+  // zero.
   void discard(size_t begin, size_t end) const;
-  // Has small pages begin again at this byte, since what lies from there on may be short; huge pages begin behind them.
+  // Has small pages begin again at this byte, since what lies from there on may be short; huge pages begin
+  // behind them.
   void use_small_pages_from(size_t offset) const;
   // Binds its pages, also those to come, to these NUMA nodes. REQUIRES: none is backed yet.
   void bind_to_nodes(const std::vector<int>& nodes) const;

@@ -1,5 +1,5 @@
-// The table of libpmem calls that the engine makes: all use of persistent memory goes through it, so a test can
-// replace it by one that injects faults.
+// The table of libpmem calls that the engine makes: all use of persistent memory goes through it, so a test
+// can replace it by one that injects faults.
 #pragma once
 
 #include <sys/types.h>
@@ -21,7 +21,8 @@ struct LibPmem {
   int (*unmap)(void* address, size_t length);
   const char* (*errormsg)();
 
-  // For memory that map_file() calls persistent: what is written is durable after the same thread's next drain.
+  // For memory that map_file() calls persistent: what is written is durable after the same thread's next
+  // drain.
   void* (*memcpy_nodrain)(void* to, const void* from, size_t length);
   void (*drain)();
   // For other mappings: what is written is durable when this returns 0.
@@ -30,7 +31,8 @@ struct LibPmem {
   int (*has_auto_flush)();
 };
 
-// Returns how memcpy_nodrain() of `length` bytes stores them: libpmem(7) chooses by the length and the environment.
+// Returns how memcpy_nodrain() of `length` bytes stores them: libpmem(7) chooses by the length and the
+// environment.
 Access access_of_memcpy(const LibPmem& calls, size_t length);
 
 struct MappedFile {
@@ -38,8 +40,9 @@ struct MappedFile {
   size_t size_bytes;
   bool is_pmem;
 };
-// Maps the file. A size_bytes of 0 maps it as long as it is; otherwise it is created, or gets that length, as `flags`
-// say. Throws Error(kStoreFull) if there is no room for it, or Error(kStorage); either names the file.
+// Maps the file. A size_bytes of 0 maps it as long as it is; otherwise it is created, or gets that length, as
+// `flags` say. Throws Error(kStoreFull) if there is no room for it, or Error(kStorage); either names the
+// file.
 MappedFile map_file(const LibPmem& calls, const std::string& path, size_t size_bytes, int flags);
 
 // Loads the library at the first call; throws Error(kMissingLibrary).

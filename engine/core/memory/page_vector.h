@@ -1,5 +1,5 @@
-// Vectors that may become as large as a batch. The memory of a large one comes from the system and goes back to it at
-// once; malloc would keep it for later, in each thread's arena.
+// Vectors that may become as large as a batch. The memory of a large one comes from the system and goes back
+// to it at once; malloc would keep it for later, in each thread's arena.
 #pragma once
 
 #include <cstddef>

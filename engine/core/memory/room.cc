@@ -52,8 +52,8 @@ std::optional<uint64_t> smaller(std::optional<uint64_t> one, std::optional<uint6
   return std::min(*one, *other);
 }
 
-// Returns the least that control groups (of either version) leave the process: its own group and the groups around it. A
-// container sees its own as the outermost. Nothing if there is no limit.
+// Returns the least that control groups (of either version) leave the process: its own group and the groups
+// around it. A container sees its own as the outermost. Nothing if there is no limit.
 std::optional<uint64_t> group_bytes_left() {
   std::optional<uint64_t> least;
   std::ifstream groups("/proc/self/cgroup");  // lines of number:controllers:path

@@ -10,17 +10,17 @@
 
 namespace embstore {
 
-// Throws Error(kStoreFull) if the file at `path`, which may exist already, would lie in memory and can't have `size_bytes`: the
-// kernel lets a tmpfs promise memory that the computer doesn't have, and then kills processes. Other file systems are not
-// checked: their calls report a lack of room.
+// Throws Error(kStoreFull) if the file at `path`, which may exist already, would lie in memory and can't have
+// `size_bytes`: the kernel lets a tmpfs promise memory that the computer doesn't have, and then kills
+// processes. Other file systems are not checked: their calls report a lack of room.
 void require_room_in_memory(const std::string& path, uint64_t size_bytes);
 
-// Returns the bytes that the file at `path` takes in its file system: less than its length if parts of it were never written; 0
-// if there is no file.
+// Returns the bytes that the file at `path` takes in its file system: less than its length if parts of it
+// were never written; 0 if there is no file.
 uint64_t taken_bytes(const std::string& path);
 
-// Returns the bytes that the process may take, by the computer's memory and by its control groups, without a process being killed
-// for it; nothing if the system doesn't say.
+// Returns the bytes that the process may take, by the computer's memory and by its control groups, without a
+// process being killed for it; nothing if the system doesn't say.
 std::optional<uint64_t> available_memory_bytes();
 
 // Memory that its owner will take, but hasn't yet, so that other tiers don't count on it.

@@ -1,5 +1,6 @@
-// Arrays of some 10 KB and more, one behind the other in huge pages that they share: each by itself is shorter than a huge
-// page, or ends in small ones, and random probes of a thousand such arrays spend their time on page walks.
+// Arrays of some 10 KB and more, one behind the other in huge pages that they share: each by itself is
+// shorter than a huge page, or ends in small ones, and random probes of a thousand such arrays spend their
+// time on page walks.
 #pragma once
 
 #include <cstddef>
@@ -12,14 +13,16 @@
 
 namespace embstore {
 
-// Returns zeroed memory from the start of a cache line; the second function gives it back. Short arrays come from malloc.
-// Throws Error(kStorage) or std::bad_alloc if there is no memory. In a forked child, inherited memory stays where it is.
+// Returns zeroed memory from the start of a cache line; the second function gives it back. Short arrays come
+// from malloc. Throws Error(kStorage) or std::bad_alloc if there is no memory. In a forked child, inherited
+// memory stays where it is.
 void* take_shared_pages(size_t size_bytes);
 void give_shared_pages_back(void* memory, size_t size_bytes) noexcept;
 
-// Never gives out a byte twice. Arrays that grow together are replaced in the order in which they were taken, so those in use
-// lie side by side, and the space in front of them is whole pages, which go back to the system. Reusing holes took a quarter
-// more memory in a simulation, since a larger array seldom fits where the one before it was.
+// Never gives out a byte twice. Arrays that grow together are replaced in the order in which they were taken,
+// so those in use lie side by side, and the space in front of them is whole pages, which go back to the
+// system. Reusing holes took a quarter more memory in a simulation, since a larger array seldom fits where
+// the one before it was.
 class SharedPages {
  public:
   void* take(size_t size_bytes);

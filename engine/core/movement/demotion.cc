@@ -157,7 +157,8 @@ uint64_t Demotion::choose(size_t t, uint64_t count, Which which) {
   const std::vector<ColdestRows::Candidate>& coldest = coldest_[t].next(count + unreadable_.size());
   candidates_.clear();
   uint64_t turn = 0;
-  // If all rows are prefetched, next() returns none: the rows beyond the capacity are about to be somewhere else.
+  // If all rows are prefetched, next() returns none: the rows beyond the capacity are about to be somewhere
+  // else.
   uint64_t pinned = coldest.empty() && prefetched_.any() ? 1 : 0;
   Phase phase(store_.tiers().tier(t).meter());
   if (!from.keys_are_with_ranks()) phase.count(Access::kLoad, coldest.size(), sizeof(int64_t));
@@ -182,16 +183,16 @@ uint64_t Demotion::choose(size_t t, uint64_t count, Which which) {
     }
     const IndexHit hit = reader.find(key);
     if (hit.ref != RowRef(static_cast<uint32_t>(t), slot)) continue;
-    // The row was accessed since it was ranked, and may still be the coldest: the next round will tell. An access from here on
-    // changes the bucket.
+    // The row was accessed since it was ranked, and may still be the coldest: the next round will tell. An
+    // access from here on changes the bucket.
     if (from.ranks().rank(slot, strategy_) != rank) {
       ++turn;
       continue;
     }
     candidates_.push_back({key, hit, rank, to, turn++});
   }
-  // Keeps as many as are still beyond the capacity, pinned ones included: rows may have been promoted from here since they were
-  // counted.
+  // Keeps as many as are still beyond the capacity, pinned ones included: rows may have been promoted from
+  // here since they were counted.
   const uint64_t to_go = rows_to_go(t, which);
   std::erase_if(candidates_, [to_go](const Candidate& row) { return row.turn >= to_go; });
   return pinned;
@@ -241,8 +242,8 @@ uint64_t Demotion::refer_to_copies(size_t t, size_t to, const BatchInFlight& lea
     const int number = shard_of_key(leaving.found(first).key);
     IndexShard& shard = store_.shard(number);
     MutexLock lock(shard.mutex);
-    // First finds which rows are still as they were copied, and then changes the index: its own changes would look like those of
-    // other threads.
+    // First finds which rows are still as they were copied, and then changes the index: its own changes would
+    // look like those of other threads.
     entries.clear();
     size_t end = first;
     for (; end < leaving.size() && shard_of_key(leaving.found(end).key) == number; ++end) {

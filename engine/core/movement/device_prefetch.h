@@ -21,8 +21,8 @@ class DevicePrefetch final : public StepMaker<PrefetchMemory> {
   DevicePrefetch(HbmTier& tier, DeviceSteps& steps) : StepMaker(tier, steps) {}
   ~DevicePrefetch() override;
 
-  // Called when the stream gets there, by any thread. It must do no more than a function that a stream calls. If it throws, the
-  // steps of the first table keep the error.
+  // Called when the stream gets there, by any thread. It must do no more than a function that a stream calls.
+  // If it throws, the steps of the first table keep the error.
   using TakeIds = std::function<void(std::span<const int64_t> ids)>;
   struct Share {
     DevicePrefetch* table;
@@ -32,8 +32,8 @@ class DevicePrefetch final : public StepMaker<PrefetchMemory> {
     std::vector<Share> shares;  // of the tables whose rows are prefetched
     TakeIds take;
   };
-  // Puts the batch on its stream. Waits for no stream. Returns false if the thread uses rows: nothing was done, and the batch
-  // is as it was.
+  // Puts the batch on its stream. Waits for no stream. Returns false if the thread uses rows: nothing was
+  // done, and the batch is as it was.
   static bool try_put(Batch& batch);
 
  private:

@@ -1,6 +1,6 @@
 // The process's pool of threads that move rows between tiers, one for all tables, with
-// TF_MULTI_TIER_EV_EVICTION_THREADS threads, 1 if that isn't set. A forked child has none of its parent's threads, and
-// gets a pool of its own.
+// TF_MULTI_TIER_EV_EVICTION_THREADS threads, 1 if that isn't set. A forked child has none of its parent's
+// threads, and gets a pool of its own.
 #pragma once
 
 #include <atomic>
@@ -16,8 +16,8 @@ class EvictionPool {
   class Job {
    public:
     virtual ~Job() = default;
-    // Does one short turn of work, since other jobs wait. Returns true if there is more, for which the job gets
-    // another turn.
+    // Does one short turn of work, since other jobs wait. Returns true if there is more, for which the job
+    // gets another turn.
     virtual bool run() noexcept = 0;
 
    private:

@@ -75,8 +75,8 @@ SlotClaim Mover::claim_with_right(uint64_t count) {
   SlotAllocator& slots = first.slots();
   while (!slots.try_claim(count)) {
     if (demotion_.step()) continue;
-    // The rows that are left are pinned, their slots are claimed by other threads, or there are just fewer than a batch
-    // brings. Waiting for those threads could be a deadlock: they may wait for this one.
+    // The rows that are left are pinned, their slots are claimed by other threads, or there are just fewer
+    // than a batch brings. Waiting for those threads could be a deadlock: they may wait for this one.
     const uint64_t free = slots.free_slots();
     if (free < count) first.add_slots(count - free);
   }
@@ -85,8 +85,8 @@ SlotClaim Mover::claim_with_right(uint64_t count) {
 
 std::optional<SlotClaim> Mover::claim_for_promotion(size_t t, uint64_t count) {
   const auto is_short = [&] { return store_.excess_rows(t) + count > store_.tiers().headroom_rows(t); };
-  // Tries to move at most twice as many rows down as come up, until there are few enough: updates may have pinned all of
-  // the coldest rows.
+  // Tries to move at most twice as many rows down as come up, until there are few enough: updates may have
+  // pinned all of the coldest rows.
   for (uint64_t left = 2 * count; left != 0 && is_short();) {
     const uint64_t rows = std::min(left, Demotion::kRowsAtOnce);
     if (!demotion_.step(rows)) break;
@@ -282,7 +282,8 @@ void Mover::release_prefetched() {
 
 bool Mover::bring_up_some() {
   if (!prefetched_.any_below()) return false;
-  // No row is to wait above a GPU that can't take it. Checked first, so that the next caller meets the error, too.
+  // No row is to wait above a GPU that can't take it. Checked first, so that the next caller meets the error,
+  // too.
   store_.tiers().tier(store_.tiers().tier_of_level(0)).check_not_lost();
   promotion_.bring_up(prefetched_.take_below(kRowsBroughtUpATurn));
   return true;

@@ -1,7 +1,8 @@
-// The rows of batches that will be trained soon. In a table with a tier in a GPU's memory they come up to that tier beforehand,
-// and stay there until their batch is trained, however they rank.
+// The rows of batches that will be trained soon. In a table with a tier in a GPU's memory they come up to
+// that tier beforehand, and stay there until their batch is trained, however they rank.
 //
-// No more rows are prefetched than the tier may hold. So whenever it has too many rows, as many of them may go.
+// No more rows are prefetched than the tier may hold. So whenever it has too many rows, as many of them may
+// go.
 #pragma once
 
 #include <atomic>
@@ -23,8 +24,8 @@ class PrefetchedRows {
   explicit PrefetchedRows(uint64_t max_rows) : max_rows_(max_rows) {}
 
   enum class Where { kNowhere, kUp, kBelow };
-  // Adds the rows of a batch until its turn is over (training_turns.h), as many as there is room for beside the rows that were
-  // added before: first those that are up. `where` returns where a key has its row.
+  // Adds the rows of a batch until its turn is over (training_turns.h), as many as there is room for beside
+  // the rows that were added before: first those that are up. `where` returns where a key has its row.
   template <class WhereIs>
   void add(uint64_t turn, std::span<const int64_t> keys, WhereIs where) {
     Batch& batch = batches_[turn];
@@ -41,8 +42,8 @@ class PrefetchedRows {
     note_any_below();
   }
 
-  // Drops batches whose turn is over, and the oldest if there are too many. Calls released(key) for each key that no batch needs
-  // any more.
+  // Drops batches whose turn is over, and the oldest if there are too many. Calls released(key) for each key
+  // that no batch needs any more.
   template <class Released>
   void release(uint64_t last_over, Released released) {
     while (any_to_release(last_over)) {

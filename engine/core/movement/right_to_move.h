@@ -1,6 +1,6 @@
-// The right to move a table's rows between tiers, which one thread has at a time. Threads get it in the order in which
-// they asked: it is handed over to the thread that waited longest, so that none waits for ever, however many there are,
-// and none is woken in vain.
+// The right to move a table's rows between tiers, which one thread has at a time. Threads get it in the order
+// in which they asked: it is handed over to the thread that waited longest, so that none waits for ever,
+// however many there are, and none is woken in vain.
 #pragma once
 
 #include <cstddef>

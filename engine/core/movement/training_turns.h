@@ -21,8 +21,8 @@ class TrainingTurns {
     over_.fetch_add(1, std::memory_order_relaxed);
   }
 
-  // Returns the turn of the next batch to be prefetched: after those prefetched before, and after the one that was looked up
-  // and isn't trained yet.
+  // Returns the turn of the next batch to be prefetched: after those prefetched before, and after the one
+  // that was looked up and isn't trained yet.
   uint64_t next() {
     const MutexLock lock(mutex_);
     const uint64_t soonest = last_over() + 1;

@@ -1,4 +1,5 @@
-// The frequency and version of keys: from their rows, in any tier, or from the filter at which they wait for one.
+// The frequency and version of keys: from their rows, in any tier, or from the filter at which they wait for
+// one.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +16,8 @@ struct KeyFacts {
   int64_t version = RowMeta::kNeverUpdated;
 };
 
-// Returns the facts of each id, in order. Throws DamagedRowsError if a row can't be read. REQUIRES: the caller holds
-// an Operation.
+// Returns the facts of each id, in order. Throws DamagedRowsError if a row can't be read. REQUIRES: the
+// caller holds an Operation.
 std::vector<KeyFacts> facts_of(TableParts& table, std::span<const int64_t> ids);
 
 }  // namespace embstore

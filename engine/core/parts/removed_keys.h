@@ -1,5 +1,6 @@
-// The keys that lost their row since the last save that succeeded. An incremental save lists them, since earlier saves may
-// have their rows. A table that was neither saved nor restored keeps none: no save has rows of it.
+// The keys that lost their row since the last save that succeeded. An incremental save lists them, since
+// earlier saves may have their rows. A table that was neither saved nor restored keeps none: no save has rows
+// of it.
 #pragma once
 
 #include <algorithm>
@@ -12,12 +13,12 @@
 
 namespace embstore {
 
-// Keeps each key once or twice, however often its row comes and goes, and no key that has a row again: an incremental save
-// has that row, which is newer than what earlier saves have. Guarded by its owner.
+// Keeps each key once or twice, however often its row comes and goes, and no key that has a row again: an
+// incremental save has that row, which is newer than what earlier saves have. Guarded by its owner.
 class RemovedKeys {
  public:
-  // Notes keys whose rows are removed now. The caller leaves out keys without a row: no save has to list them. Calls
-  // has_row(key) for keys that were noted before.
+  // Notes keys whose rows are removed now. The caller leaves out keys without a row: no save has to list
+  // them. Calls has_row(key) for keys that were noted before.
   template <class HasRow>
   void note(std::span<const int64_t> keys, HasRow has_row) {
     if (!may_be_saved_) return;
@@ -29,7 +30,8 @@ class RemovedKeys {
     since_.insert(since_.end(), keys.begin(), keys.end());
   }
 
-  // Returns the keys that a save of the table as it is now lists. If that save fails, the next one lists them again.
+  // Returns the keys that a save of the table as it is now lists. If that save fails, the next one lists them
+  // again.
   template <class HasRow>
   std::span<const int64_t> list_for_save(HasRow has_row) {
     may_be_saved_ = true;
@@ -39,7 +41,8 @@ class RemovedKeys {
     sorted_ = 0;
     return listed_;
   }
-  // Forgets the listed keys, since their save succeeded. Keys noted after list_for_save() are left for the next save.
+  // Forgets the listed keys, since their save succeeded. Keys noted after list_for_save() are left for the
+  // next save.
   void save_succeeded() { listed_ = {}; }
 
   // Forgets all keys, since the table is restored after this.

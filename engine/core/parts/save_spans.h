@@ -1,5 +1,5 @@
-// The spans of time between two saves. A row stores the span of its last apply, so that an incremental save knows which
-// rows were touched since the save before without a list of them.
+// The spans of time between two saves. A row stores the span of its last apply, so that an incremental save
+// knows which rows were touched since the save before without a list of them.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +12,18 @@ class SaveSpans {
   // Returns the span of rows that are touched now.
   uint16_t current() const { return current_; }
 
-  // Returns whether a row of this span was touched since the last save that succeeded. Span numbers repeat after 2^16
-  // saves: a row that wasn't touched for that long is then saved once more, which is harmless.
+  // Returns whether a row of this span was touched since the last save that succeeded. Span numbers repeat
+  // after 2^16 saves: a row that wasn't touched for that long is then saved once more, which is harmless.
   bool is_unsaved(uint16_t span) const { return distance(span) <= distance(current_); }
 
-  // Begins a span. Returns the number of the save that has everything until now. After 2^16 failed saves in a row no
-  // new span begins: rows touched while a save is being written are then written by the next one too.
+  // Begins a span. Returns the number of the save that has everything until now. After 2^16 failed saves in a
+  // row no new span begins: rows touched while a save is being written are then written by the next one too.
   uint64_t begin_next() {
     if (distance(static_cast<uint16_t>(current_ + 1)) != 0) ++current_;
     return ++saves_;
   }
-  // Marks what save `number` wrote as saved. Returns false, and marks nothing, if a newer save has begun, which writes
-  // all of it again.
+  // Marks what save `number` wrote as saved. Returns false, and marks nothing, if a newer save has begun,
+  // which writes all of it again.
   bool save_succeeded(uint64_t number) {
     if (number != saves_) return false;
     first_unsaved_ = current_;

@@ -1,4 +1,5 @@
-// The parts of a table. Look-ups, updates, saves and restores work on them, and say which locks they need held.
+// The parts of a table. Look-ups, updates, saves and restores work on them, and say which locks they need
+// held.
 #pragma once
 
 #include <atomic>
@@ -64,11 +65,11 @@ struct TableParts {
   std::binary_semaphore save_turn{1};
   ImageMemory image_memory;
 
-  // Shared by updates. Held alone by operations that must see whole batches only; with a pause of the mover, too, if rows must
-  // stay where they are.
+  // Shared by updates. Held alone by operations that must see whole batches only; with a pause of the mover,
+  // too, if rows must stay where they are.
   ApplyGate gate;
-  // Held while a thread writes rows for a pool's checkpoint in the background, one batch at a time. Taken after the gate and the
-  // right to move, and before any shard's mutex.
+  // Held while a thread writes rows for a pool's checkpoint in the background, one batch at a time. Taken
+  // after the gate and the right to move, and before any shard's mutex.
   Mutex write_back_mutex;
   SaveSpans spans GUARDED_BY(gate);
   RemovedKeys removed_keys GUARDED_BY(gate);
@@ -80,8 +81,8 @@ struct TableParts {
   // Reset when the table is closed.
   std::unique_ptr<RowStore> store;
   const std::unique_ptr<DeviceSteps> steps;  // null if no tier is in a GPU's memory
-  // Held from a checkpoint's moment until the checkpoint wants no more rows in a GPU's memory. Steps on the device are refused
-  // meanwhile, since a kernel can't write a row to the pool before it changes the row.
+  // Held from a checkpoint's moment until the checkpoint wants no more rows in a GPU's memory. Steps on the
+  // device are refused meanwhile, since a kernel can't write a row to the pool before it changes the row.
   std::unique_ptr<DeviceSteps::HostUse> write_back_use GUARDED_BY(write_back_mutex);
   std::unique_ptr<DeviceLookUp> device_look_up;  // null likewise, as are the next two; reset with the store
   std::unique_ptr<DeviceApply> device_apply;
@@ -90,11 +91,12 @@ struct TableParts {
   ReadCache reads;
 };
 
-// The scope of one operation: nothing that it may look at is freed, and close() waits for it. Throws Error(kClosed).
+// The scope of one operation: nothing that it may look at is freed, and close() waits for it. Throws
+// Error(kClosed).
 class Operation {
  public:
-  // kNoRows: the operation neither reads, writes nor moves rows in a GPU's memory. Otherwise it waits for steps on the device,
-  // and steps wait for it, or are refused if it takes long (kRowsForLong).
+  // kNoRows: the operation neither reads, writes nor moves rows in a GPU's memory. Otherwise it waits for
+  // steps on the device, and steps wait for it, or are refused if it takes long (kRowsForLong).
   enum class Uses { kRows, kRowsForLong, kNoRows };
   explicit Operation(TableParts& table, Uses uses = Uses::kRows);
   // Lets go of what was found in the index so far: it may be freed from now on.
@@ -106,8 +108,8 @@ class Operation {
   Epochs::Guard guard_;
 };
 
-// The scope in which no other save is under way, and no other thread drops or replaces rows. Comes before every lock. May end in
-// another thread than it began in.
+// The scope in which no other save is under way, and no other thread drops or replaces rows. Comes before
+// every lock. May end in another thread than it began in.
 class SaveTurn {
  public:
   explicit SaveTurn(TableParts& table) : turn_(table.save_turn) { turn_.acquire(); }
@@ -119,11 +121,12 @@ class SaveTurn {
   std::binary_semaphore& turn_;
 };
 
-// The scope in which rows stay where they are and nothing is updated. Look-ups and a tier's own compaction go on.
+// The scope in which rows stay where they are and nothing is updated. Look-ups and a tier's own compaction go
+// on.
 class SCOPED_CAPABILITY Standstill {
  public:
-  // First counts the accesses that were served before, so that they count for the rows that exist then. Errors of moves are left
-  // to the thread that needs the room.
+  // First counts the accesses that were served before, so that they count for the rows that exist then.
+  // Errors of moves are left to the thread that needs the room.
   explicit Standstill(TableParts& table) ACQUIRE(table.gate);
   ~Standstill() RELEASE();
   Standstill(const Standstill&) = delete;

@@ -32,11 +32,12 @@ constexpr std::array<std::array<uint32_t, 256>, 8> make_tables() {
 constexpr std::array<std::array<uint32_t, 256>, 8> kTables = make_tables();
 
 #if defined(__x86_64__)
-// An instruction takes three cycles, and three may be in flight: so long data is processed as three lanes at a time.
+// An instruction takes three cycles, and three may be in flight: so long data is processed as three lanes at
+// a time.
 constexpr size_t kLaneBytes = 4096;  // a power of two
 
-// tables[k][b] is what the state b << 8k becomes after a lane of zeros. The state after a lane is the exclusive or of that
-// and of what the lane alone gives.
+// tables[k][b] is what the state b << 8k becomes after a lane of zeros. The state after a lane is the
+// exclusive or of that and of what the lane alone gives.
 constexpr std::array<std::array<uint32_t, 256>, 4> make_lane_tables() {
   // bits[i]: the state that bit i becomes after a number of zero bytes, one at first.
   std::array<uint32_t, 32> bits{};

@@ -8,13 +8,14 @@
 
 namespace embstore {
 
-// The process's T. A forked child gets a T of its own: another thread may have held a lock of the parent's T at the
-// fork, and what that T refers to may be gone, or still belong to the parent.
+// The process's T. A forked child gets a T of its own: another thread may have held a lock of the parent's T
+// at the fork, and what that T refers to may be gone, or still belong to the parent.
 template <class T>
 class ProcessLocal {
  public:
-  // Returns the T, which the first call makes. Takes no lock, which a fork could leave held: if several threads make a
-  // T at the same time, one of these is kept. The T is never destroyed, since other objects may outlive main().
+  // Returns the T, which the first call makes. Takes no lock, which a fork could leave held: if several
+  // threads make a T at the same time, one of these is kept. The T is never destroyed, since other objects
+  // may outlive main().
   static T& get() {
     static constinit std::atomic<Made*> current{nullptr};
     Made* found = current.load(std::memory_order_acquire);

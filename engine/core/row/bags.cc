@@ -8,7 +8,8 @@ namespace {
 // This number of sums fits the SSE registers that every x86-64 has.
 constexpr size_t kFloatsAtOnce = 16;
 
-// Sums kWidth floats (width floats if kWidth is 0) of each of `rows` neighbouring rows, except rows that are left out.
+// Sums kWidth floats (width floats if kWidth is 0) of each of `rows` neighbouring rows, except rows that are
+// left out.
 template <size_t kWidth, class IsLeftOut>
 void add_rows(const float* row, size_t rows, size_t dim, size_t width, const IsLeftOut& is_left_out,
               float* sum) {

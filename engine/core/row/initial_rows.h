@@ -1,5 +1,5 @@
-// The initial values of rows, which keys without a row read. They come from a fixed list of rows, chosen by the key, so that
-// they depend on neither order nor thread nor storage type.
+// The initial values of rows, which keys without a row read. They come from a fixed list of rows, chosen by
+// the key, so that they depend on neither order nor thread nor storage type.
 #pragma once
 
 #include <atomic>

@@ -11,10 +11,11 @@ using KeyHash = uint64_t;
 inline constexpr int kShardBits = 4;
 inline constexpr int kShards = 1 << kShardBits;
 
-// The part of a key that its shard's index keeps: shard and key_in_shard together give the key. The shard is the key's low bits,
-// permuted in a way that depends on key_in_shard.
+// The part of a key that its shard's index keeps: shard and key_in_shard together give the key. The shard is
+// the key's low bits, permuted in a way that depends on key_in_shard.
 inline uint64_t key_in_shard(int64_t key) { return static_cast<uint64_t>(key) >> kShardBits; }
-// A bijection by two odd factors. With one factor, keys at equal distances would have neighbouring homes in their shard.
+// A bijection by two odd factors. With one factor, keys at equal distances would have neighbouring homes in
+// their shard.
 inline uint64_t spread(uint64_t x) {
   x *= 0xff51afd7ed558ccdULL;
   return (x ^ x >> 32) * 0xc4ceb9fe1a85ec53ULL;

@@ -14,8 +14,8 @@ struct Place {
   Slot slot;
 };
 
-// A tier (three bits) and a slot in the tier. The raw value 0 is the empty reference, so zeroed memory holds empty
-// references.
+// A tier (three bits) and a slot in the tier. The raw value 0 is the empty reference, so zeroed memory holds
+// empty references.
 class RowRef {
   static constexpr uint32_t kSlotBits = 29;
 

@@ -10,8 +10,8 @@ namespace embstore {
 
 enum class CacheStrategy { kLfu, kLru };
 
-// A row's position in the order. LFU compares the count, then the time of the last access, which is when the count was
-// reached. LRU compares that time alone. The coldest row has the smallest rank.
+// A row's position in the order. LFU compares the count, then the time of the last access, which is when the
+// count was reached. LRU compares that time alone. The coldest row has the smallest rank.
 struct Rank {
   uint64_t count;
   uint64_t stamp;

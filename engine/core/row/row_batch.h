@@ -1,5 +1,5 @@
-// A batch of rows that was read from a tier, or will be written to one. It has one buffer for the headers of all rows, and
-// one for their floats.
+// A batch of rows that was read from a tier, or will be written to one. It has one buffer for the headers of
+// all rows, and one for their floats.
 #pragma once
 
 #include <cstddef>
@@ -27,8 +27,8 @@ class RowBatch {
     places_.clear();
     damaged_.clear();
   }
-  // New rows have unspecified values, since the caller overwrites them. The batch keeps its memory when it shrinks, since
-  // fresh pages are slow.
+  // New rows have unspecified values, since the caller overwrites them. The batch keeps its memory when it
+  // shrinks, since fresh pages are slow.
   void resize(size_t count) {
     size_ = count;
     if (count <= headers_.size()) return;
@@ -45,14 +45,16 @@ class RowBatch {
   void add_place(const Place& place) { places_.push_back(place); }
   void set_places(std::span<const Place> places) { places_.assign(places.begin(), places.end()); }
   std::span<const Place> places() const { return places_; }
-  // For tiers: makes room for the rows at places(), and marks none as damaged. are_whole: the tier will read all of their floats.
+  // For tiers: makes room for the rows at places(), and marks none as damaged. are_whole: the tier will read
+  // all of their floats.
   void start_reading(bool are_whole) {
     resize(places_.size());
     damaged_.clear();
     are_whole_ = are_whole;
   }
   bool are_whole() const { return are_whole_; }
-  // Marks row i as damaged: the medium does not return what was written. `reason` names the file. One thread at a time.
+  // Marks row i as damaged: the medium does not return what was written. `reason` names the file. One thread
+  // at a time.
   void add_damaged(size_t i, std::string reason) { damaged_.insert_or_assign(i, std::move(reason)); }
   // The reason of each damaged row, by its position in the batch.
   const std::map<size_t, std::string>& damaged() const { return damaged_; }

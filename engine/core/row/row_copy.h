@@ -1,5 +1,6 @@
-// Copies rows that a writer may be changing. The caller then checks the row's guard, or the index, and drops the copy if it
-// may be torn. So these data races are intended, and this is the only place that hides races from the thread sanitizer.
+// Copies rows that a writer may be changing. The caller then checks the row's guard, or the index, and drops
+// the copy if it may be torn. So these data races are intended, and this is the only place that hides races
+// from the thread sanitizer.
 #pragma once
 
 #include <cstddef>

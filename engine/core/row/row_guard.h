@@ -1,7 +1,7 @@
 // The sequence lock of rows: readers never wait for the writer.
 //
-// A writer, which holds a mutex of its own, encloses every change in a RowWrite. A reader takes no lock: it notes
-// the state, copies the row, and accepts the copy if the state has not changed.
+// A writer, which holds a mutex of its own, encloses every change in a RowWrite. A reader takes no lock: it
+// notes the state, copies the row, and accepts the copy if the state has not changed.
 #pragma once
 
 #include <atomic>
@@ -10,8 +10,8 @@
 namespace embstore {
 
 struct RowGuard {
-  // Bits of the state. Three are flags of the guard's owner; the bits above them count changes. A reader would accept a torn
-  // copy after exactly 2^28 changes, but no copy of a row takes that long.
+  // Bits of the state. Three are flags of the guard's owner; the bits above them count changes. A reader
+  // would accept a torn copy after exactly 2^28 changes, but no copy of a row takes that long.
   static constexpr uint32_t kWriting = 1;  // a change is under way
   static constexpr uint32_t kFirstOwnersFlag = 2;
   static constexpr uint32_t kSecondOwnersFlag = 4;

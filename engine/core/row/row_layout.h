@@ -1,5 +1,5 @@
-// The layout of a row's floats in memory: a block of weights, then a block for each of the optimizer's slots. Blocks are
-// padded to 16 bytes, so that vector registers can load them aligned.
+// The layout of a row's floats in memory: a block of weights, then a block for each of the optimizer's slots.
+// Blocks are padded to 16 bytes, so that vector registers can load them aligned.
 #pragma once
 
 #include <cstddef>

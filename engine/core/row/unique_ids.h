@@ -14,7 +14,8 @@ struct UniqueIds {
 
   // Copies the row of its key to each id's place. rows: keys * dim floats; out: ids * dim floats.
   void spread(const float* rows, size_t dim, float* out) const;
-  // Sums the gradients of each key's ids in the batch's order. gradients: ids * dim floats; sums: keys * dim floats.
+  // Sums the gradients of each key's ids in the batch's order. gradients: ids * dim floats; sums: keys * dim
+  // floats.
   void sum(const float* gradients, size_t dim, float* sums) const;
 
   std::vector<int64_t> keys;          // partition by partition, each in the order of first occurrences

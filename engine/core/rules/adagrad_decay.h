@@ -1,6 +1,7 @@
-// Adagrad with a decaying accumulator, as DeepRec's AdagradDecay and AdagradDecayV2 (which differ on dense variables
-// only). When global_step + 1 has passed another multiple of accumulator_decay_step since the row's last decay,
-// a = max(a * accumulator_decay_rate, initial_accumulator_value), at most once an update; then as Adagrad.
+// Adagrad with a decaying accumulator, as DeepRec's AdagradDecay and AdagradDecayV2 (which differ on dense
+// variables only). When global_step + 1 has passed another multiple of accumulator_decay_step since the row's
+// last decay, a = max(a * accumulator_decay_rate, initial_accumulator_value), at most once an update; then as
+// Adagrad.
 #pragma once
 
 #include <cstdint>

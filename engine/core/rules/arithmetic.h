@@ -1,5 +1,5 @@
-// Operations that the rules need beside + − × ÷, with the same bits on every processor. A rule is compiled for the CPU
-// and, by NVRTC, for a GPU: this folder holds only code that both compilers take.
+// Operations that the rules need beside + − × ÷, with the same bits on every processor. A rule is compiled
+// for the CPU and, by NVRTC, for a GPU: this folder holds only code that both compilers take.
 #pragma once
 
 #include <cstdint>

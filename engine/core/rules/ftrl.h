@@ -11,8 +11,9 @@
 
 namespace embstore {
 
-// The norm is summed in this number of interleaved lanes (element i in lane i % kNormLanes), each in order, and then the
-// lanes in order. So the compiler may use vector registers of any width, and a GPU a thread for each lane.
+// The norm is summed in this number of interleaved lanes (element i in lane i % kNormLanes), each in order,
+// and then the lanes in order. So the compiler may use vector registers of any width, and a GPU a thread for
+// each lane.
 inline constexpr int kNormLanes = 8;
 
 // The power for a learning_rate_power of -0.5.

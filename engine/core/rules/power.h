@@ -1,7 +1,8 @@
-// The power function of the kernels. A GPU library's pow has fused operations and may be several floats off; this one is
-// made of + − × ÷ alone, so that its bits are the same on every device, the emulated one too. It is computed in double
-// precision and rounded once: the result is the float nearest to the power but for about one argument in ten million, so
-// it is within 1 ulp of a CPU's pow. Optimizers on the CPU use their library's pow. It has neither branches nor tables.
+// The power function of the kernels. A GPU library's pow has fused operations and may be several floats off;
+// this one is made of + − × ÷ alone, so that its bits are the same on every device, the emulated one too. It
+// is computed in double precision and rounded once: the result is the float nearest to the power but for
+// about one argument in ten million, so it is within 1 ulp of a CPU's pow. Optimizers on the CPU use their
+// library's pow. It has neither branches nor tables.
 #pragma once
 
 #include "rules/arithmetic.h"
@@ -16,7 +17,8 @@ inline float power(float base, float exponent) {
   const uint64_t bits = bits_of(static_cast<double>(base));
   const uint64_t biased = (bits - kSquareRootOfHalf + (kBias << 52)) >> 52;
   const double fraction = double_of(bits - ((biased - kBias) << 52));
-  // The exponent as a double: it is put into the last bits of 2^52, from which 2^52 and the bias are subtracted.
+  // The exponent as a double: it is put into the last bits of 2^52, from which 2^52 and the bias are
+  // subtracted.
   constexpr uint64_t kTwoTo52 = 0x4330000000000000;
   const double binary = double_of(kTwoTo52 + biased) - (4503599627370496.0 + 1023.0);
 
@@ -39,7 +41,8 @@ inline float power(float base, float exponent) {
   const double below = product < 200.0 ? product : 200.0;
   const double logarithm = below > -200.0 ? below : -200.0;
 
-  // 2^logarithm = 2^whole * e^u, where |u| <= ln 2 / 2. Adding 1.5 * 2^52 leaves the whole number in the last bits.
+  // 2^logarithm = 2^whole * e^u, where |u| <= ln 2 / 2. Adding 1.5 * 2^52 leaves the whole number in the last
+  // bits.
   constexpr double kRounds = 6755399441055744.0;
   const double rounded = logarithm + kRounds;
   const double u = (logarithm - (rounded - kRounds)) * 0.69314718055994531;

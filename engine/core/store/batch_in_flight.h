@@ -1,6 +1,6 @@
-// A batch of keys whose rows are in flight: where the index had them, the rows themselves, which were read from their
-// tiers without a lock, and what is needed to tell whether each row is still valid. Look-ups read rows with it, updates
-// and promotions bring rows up, demotions take them down.
+// A batch of keys whose rows are in flight: where the index had them, the rows themselves, which were read
+// from their tiers without a lock, and what is needed to tell whether each row is still valid. Look-ups read
+// rows with it, updates and promotions bring rows up, demotions take them down.
 //
 // The rows of each tier lie in a RowBatch of their own, so that a tier is read and written in one call.
 #pragma once
@@ -57,16 +57,16 @@ class BatchInFlight {
   }
   // Puts the keys in the order of their shards. Rows that were read stay with their keys.
   void order_by_shards();
-  // Returns the numbers of the keys in a shard, from the first up to the second. REQUIRES: no key was added since
-  // order_by_shards().
+  // Returns the numbers of the keys in a shard, from the first up to the second. REQUIRES: no key was added
+  // since order_by_shards().
   std::pair<size_t, size_t> rows_of_shard(size_t shard) const {
     return {shard_bounds_[shard], shard_bounds_[shard + 1]};
   }
-  // Reads the added rows, those of each tier in one call. REQUIRES: a guard of the epochs was held since the rows were
-  // found, and stays held.
+  // Reads the added rows, those of each tier in one call. REQUIRES: a guard of the epochs was held since the
+  // rows were found, and stays held.
   void read(const TierStack& tiers);
-  // Reads as read() does, for look-ups and rows that are to come up, but leaves out rows in memory tiers: the thread that
-  // uses or moves such a row reads it in place.
+  // Reads as read() does, for look-ups and rows that are to come up, but leaves out rows in memory tiers: the
+  // thread that uses or moves such a row reads it in place.
   void read_to_raise(const TierStack& tiers, RowPart part = RowPart::kAll);
   // Returns the number of added rows that read_to_raise() reads.
   size_t rows_outside_memory(const TierStack& tiers) const;
@@ -77,13 +77,14 @@ class BatchInFlight {
   // The rows of tier t that were read, in a form in which another tier can write them.
   const RowBatch& rows_of(size_t t) const { return tiers_[t]; }
 
-  // --- The rows that were read. REQUIRES for row i: it was added to be read.
-  // True if row i is still where it was when it was read; then what was read is the row, unless is_damaged(i). A change
-  // of a neighbour in the index makes it false, too. REQUIRES: the guard that was held when rows were found still is.
+  // --- The rows that were read. REQUIRES for row i: it was added to be read. True if row i is still where it
+  // was when it was read; then what was read is the row, unless is_damaged(i). A change of a neighbour in the
+  // index makes it false, too. REQUIRES: the guard that was held when rows were found still is.
   bool is_valid(size_t i) const { return found_[i].hit.is_valid(); }
-  // True if row i, which is at `now`, is still where it was when it was read. Needs no guard, and changes of neighbours
-  // in the index don't matter; but it is false, too, if the tier has reused places since. For a row in a memory tier it
-  // doesn't say that what was read is still the row: the row may have been changed in place.
+  // True if row i, which is at `now`, is still where it was when it was read. Needs no guard, and changes of
+  // neighbours in the index don't matter; but it is false, too, if the tier has reused places since. For a
+  // row in a memory tier it doesn't say that what was read is still the row: the row may have been changed in
+  // place.
   bool is_valid_at(size_t i, RowRef now, const TierStack& tiers) const {
     const RowRef then = found_[i].hit.ref;
     return now == then && tiers.tier(then.tier()).reused_places() == reused_places_[then.tier()];
@@ -107,23 +108,23 @@ class BatchInFlight {
   // All memory that the batch holds, including unused capacity.
   size_t memory_bytes() const;
 
-  // --- The results of a serving look-up, kept until its accesses are counted: all of its ids, where each id's row was
-  // seen (empty for ids without a row), and the stamp of the batch's first id; the other ids have the stamps after it. A
-  // tag is a position among the ids.
+  // --- The results of a serving look-up, kept until its accesses are counted: all of its ids, where each
+  // id's row was seen (empty for ids without a row), and the stamp of the batch's first id; the other ids
+  // have the stamps after it. A tag is a position among the ids.
   PageVector<int64_t> ids;
   PageVector<RowRef> refs;
   uint64_t first_stamp = 0;
-  // For each of `ids`, its last position in the batch and how often it occurs. Empty if `ids` is the whole batch in its
-  // order, and each id is one access.
+  // For each of `ids`, its last position in the batch and how often it occurs. Empty if `ids` is the whole
+  // batch in its order, and each id is one access.
   PageVector<uint32_t> last_positions;
   PageVector<uint32_t> occurrences;
   ServedAccesses accesses(size_t i) const {
     if (last_positions.empty()) return {first_stamp + i, 1};
     return {first_stamp + last_positions[i], occurrences[i]};
   }
-  // If a row was found several times, sets the time of all these accesses to that of the last one. Otherwise one access
-  // might bring the row to a middle tier by its own time, while a later one, which is ranked without the first, makes the
-  // row wait for a higher tier; and files keep no times.
+  // If a row was found several times, sets the time of all these accesses to that of the last one. Otherwise
+  // one access might bring the row to a middle tier by its own time, while a later one, which is ranked
+  // without the first, makes the row wait for a higher tier; and files keep no times.
   void share_last_times();
   uint64_t access_count() const {
     return occurrences.empty() ? ids.size()

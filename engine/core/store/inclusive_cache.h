@@ -1,18 +1,18 @@
-// The tiers above a durable pool form an inclusive cache of it. The rules for that are here, and nowhere else. For each
-// row of the cache, either the pool has a copy that equals it, or the row has changed since; and a pending checkpoint may
-// want the row as it is now.
+// The tiers above a durable pool form an inclusive cache of it. The rules for that are here, and nowhere
+// else. For each row of the cache, either the pool has a copy that equals it, or the row has changed since;
+// and a pending checkpoint may want the row as it is now.
 //
-// A row that comes up from the pool leaves its place there as a clean copy, so that nothing is written when the row goes
-// down unchanged. The first update makes it a changed row: the copy is erased, and the row owns a claim on a place of the
-// pool instead, so that neither going down nor belonging to a checkpoint can fail for want of room. A row keeps its copy
-// or claim while it moves between the tiers of the cache.
+// A row that comes up from the pool leaves its place there as a clean copy, so that nothing is written when
+// the row goes down unchanged. The first update makes it a changed row: the copy is erased, and the row owns
+// a claim on a place of the pool instead, so that neither going down nor belonging to a checkpoint can fail
+// for want of room. A row keeps its copy or claim while it moves between the tiers of the cache.
 //
-// A checkpoint wants every changed row as it was at the checkpoint's batch. Until the background write has reached such a
-// row, a thread that is about to change or remove the row writes it first.
+// A checkpoint wants every changed row as it was at the checkpoint's batch. Until the background write has
+// reached such a row, a thread that is about to change or remove the row writes it first.
 //
-// Rows in a GPU's memory are changed by steps on the device. Rows with a clean copy are marked there, and a step reports
-// those that it will change before it does. The device can't write a row first: while any of its rows is wanted, such
-// steps must be refused. So a wanted row is written before it goes down to the device.
+// Rows in a GPU's memory are changed by steps on the device. Rows with a clean copy are marked there, and a
+// step reports those that it will change before it does. The device can't write a row first: while any of its
+// rows is wanted, such steps must be refused. So a wanted row is written before it goes down to the device.
 //
 // All functions REQUIRE the mutex of the row's shard, unless their comments say otherwise.
 #pragma once
@@ -47,8 +47,8 @@ class InclusiveCache {
     MemoryTier* memory;  // null: the tier is in a GPU's memory
     HbmTier* hbm;        // null: the tier is not in a GPU's memory
   };
-  // `levels` are the tiers above the pool, first to last; the host can address the first and the last. They have no rows
-  // yet. They and the pool outlive this.
+  // `levels` are the tiers above the pool, first to last; the host can address the first and the last. They
+  // have no rows yet. They and the pool outlive this.
   InclusiveCache(const std::vector<Level>& levels, PoolTier& pool);
 
   PoolTier& pool() const { return pool_; }
@@ -71,12 +71,14 @@ class InclusiveCache {
   // --- Call these when rows come, move and leave. They ignore rows outside the cache.
   // A new row came to `at`. Returns true if the row owns one of the caller's claims from now on.
   bool note_insert(RowRef at);
-  // The row was copied from one place to the other. Returns true if its old place, in the pool, stays as its clean copy.
+  // The row was copied from one place to the other. Returns true if its old place, in the pool, stays as its
+  // clean copy.
   bool note_move(int64_t key, RowRef from, RowRef to);
-  // The row is about to be removed for good; it is still whole in its old place. REQUIRES: no checkpoint wants a row that
-  // the host can't address.
+  // The row is about to be removed for good; it is still whole in its old place. REQUIRES: no checkpoint
+  // wants a row that the host can't address.
   void note_remove(int64_t key, RowRef from);
-  // Returns the clean copy to which a row of the cache can go down without being written; nothing if it has none.
+  // Returns the clean copy to which a row of the cache can go down without being written; nothing if it has
+  // none.
   std::optional<RowRef> copy_of(RowRef at) const {
     if (at.tier() + 1 != pool_tier()) return std::nullopt;
     const std::optional<Slot> slot = copy(at);
@@ -86,9 +88,9 @@ class InclusiveCache {
   void demote_to_copy(int64_t key, RowRef at, RowRef copy) {
     pool_.promote_copy(copy.slot(), memory_of(at).header(at.slot(), key));
   }
-  // Returns true if a row at `from` may come up to the cache. A row from below the pool owns no place in it and needs a
-  // claim, which becomes the row's: one of `places`, or of the pool if that is null. Call it right before the move. A
-  // look-up doesn't take claims that were set aside for updates.
+  // Returns true if a row at `from` may come up to the cache. A row from below the pool owns no place in it
+  // and needs a claim, which becomes the row's: one of `places`, or of the pool if that is null. Call it
+  // right before the move. A look-up doesn't take claims that were set aside for updates.
   enum class ClaimPurpose { kUpdate, kLookUp };
   bool try_claim(RowRef from, ClaimPurpose purpose, PoolClaim* places);
 
@@ -107,16 +109,17 @@ class InclusiveCache {
     explicit WritePhase(const InclusiveCache& copies);
   };
 
-  // The scope in which rows of one shard change. Rows that it writes for checkpoints are durable when it ends.
+  // The scope in which rows of one shard change. Rows that it writes for checkpoints are durable when it
+  // ends.
   class Changes {
    public:
     explicit Changes(InclusiveCache& copies) : copies_(copies) {}
     ~Changes();
     Changes(const Changes&) = delete;
     Changes& operator=(const Changes&) = delete;
-    // The row is about to change. If a checkpoint wants the row, writes it first. Returns true if the row owns one of the
-    // caller's claims from now on. REQUIRES: a row that the host can't address isn't wanted, and the step on the device
-    // clears its mark.
+    // The row is about to change. If a checkpoint wants the row, writes it first. Returns true if the row
+    // owns one of the caller's claims from now on. REQUIRES: a row that the host can't address isn't wanted,
+    // and the step on the device clears its mark.
     bool prepare_change(RowRef at, int64_t key);
 
    private:
@@ -129,23 +132,23 @@ class InclusiveCache {
     std::optional<WritePhase> phase_;  // since the first row was written
   };
 
-  // --- Checkpoints
-  // Marks every changed row as wanted by checkpoint `number`. REQUIRES: no thread changes or moves rows, or writes them
-  // for a checkpoint, even with a shard's mutex held.
+  // --- Checkpoints Marks every changed row as wanted by checkpoint `number`. REQUIRES: no thread changes or
+  // moves rows, or writes them for a checkpoint, even with a shard's mutex held.
   void mark_changed_as_wanted(uint64_t number);
-  // Returns the wanted rows, tier by tier, those that the host can't address first; needs no mutex. May miss rows that
-  // move meanwhile.
+  // Returns the wanted rows, tier by tier, those that the host can't address first; needs no mutex. May miss
+  // rows that move meanwhile.
   std::vector<RowRef> wanted() const;
   // Returns the key of the row that is there, or that was there last; needs no mutex.
   int64_t key(RowRef at) const { return levels_[at.tier()].level.ranked.key(at.slot()); }
-  // The number of wanted rows that are not durable in the pool yet. If it is 0, checkpoints have all rows that they want.
+  // The number of wanted rows that are not durable in the pool yet. If it is 0, checkpoints have all rows
+  // that they want.
   uint64_t wanted_count() const { return wanted_count_.load(); }
   // The number of these that the host can't address. Once it is 0, it stays 0 until the next checkpoint.
   uint64_t wanted_on_device() const { return wanted_on_device_.load(); }
   // The wanted row was written to `to` in the pool, and fenced.
   void note_written(RowRef at, Slot to);
-  // Writes the wanted row from its place, under the mutex, but doesn't fence: note_fenced() reports that. REQUIRES: the
-  // host can address the row.
+  // Writes the wanted row from its place, under the mutex, but doesn't fence: note_fenced() reports that.
+  // REQUIRES: the host can address the row.
   void write_wanted(RowRef at, int64_t key, Phase& phase);
   bool is_addressable(RowRef at) const { return levels_[at.tier()].level.memory != nullptr; }
   // This number of rows that were written for checkpoints are durable now.
@@ -154,8 +157,8 @@ class InclusiveCache {
   void forget_wanted();
 
  private:
-  // The state of a slot: kChanged; or the place of the clean copy plus one; or kWantedBit and the lower bits of the
-  // number of the first checkpoint that wants the changed row.
+  // The state of a slot: kChanged; or the place of the clean copy plus one; or kWantedBit and the lower bits
+  // of the number of the first checkpoint that wants the changed row.
   static constexpr uint32_t kChanged = 0;
   static constexpr uint32_t kWantedBit = uint32_t{1} << 31;
 
@@ -176,8 +179,8 @@ class InclusiveCache {
   // Visits the slots of HBM first.
   template <class Visit>
   void for_each_slot(Visit visit) const;
-  // The row is now at `to` in the pool, where it was just written or where its copy was. Frees the other things that it
-  // owned.
+  // The row is now at `to` in the pool, where it was just written or where its copy was. Frees the other
+  // things that it owned.
   void note_in_pool(RowRef at, int64_t key, Slot to);
   void set_copy(RowRef at, Slot copy) {
     pool_.mark_as_copy(copy);
@@ -216,7 +219,8 @@ class PoolClaim {
     if (has_added) count_ += count;
     return has_added;
   }
-  // The row is about to change: counts the claim that this needs, if any. REQUIRES: the mutex of the row's shard.
+  // The row is about to change: counts the claim that this needs, if any. REQUIRES: the mutex of the row's
+  // shard.
   void note_change(RowRef at) { noted_ += copies_ != nullptr && copies_->update_needs_claim(at); }
   // Claims as many as note_change() counted; returns what try_add() returns.
   bool try_add_noted() { return noted_ == 0 || try_add(std::exchange(noted_, 0)); }

@@ -16,8 +16,8 @@ class RowCounts {
   explicit RowCounts(uint64_t total_capacity_rows)
       : unlimited_(total_capacity_rows == kUnlimitedRows), room_(total_capacity_rows) {}
 
-  // The number of rows that the index refers to. A row on the move is counted in neither tier: a tier that looked fuller
-  // than it is would evict a row that outranks the one on the move.
+  // The number of rows that the index refers to. A row on the move is counted in neither tier: a tier that
+  // looked fuller than it is would evict a row that outranks the one on the move.
   uint64_t rows(size_t t) const {
     return static_cast<uint64_t>(std::max(rows_[t].load(std::memory_order_relaxed), int64_t{0}));
   }

@@ -1,5 +1,5 @@
-// The one place that knows where rows are: the index, the tiers, and the counts of both. To insert, remove or move a row,
-// a caller uses a Transaction (transaction.h), and keeps no count of its own.
+// The one place that knows where rows are: the index, the tiers, and the counts of both. To insert, remove or
+// move a row, a caller uses a Transaction (transaction.h), and keeps no count of its own.
 //
 // Locks, in the order in which they are taken:
 // - the table's locks: its apply gate, and the mover's right to move (movement/mover.h).
@@ -69,12 +69,12 @@ class RowStore {
   bool is_being_saved() const { return is_being_saved_.load(std::memory_order_relaxed); }
   void set_being_saved(bool is) { is_being_saved_.store(is, std::memory_order_relaxed); }
 
-  // Fills `rows` with the rows of `keys`, in order. REQUIRES: every key has a row (otherwise it never ends); rows change
-  // places only by a tier's own compaction.
+  // Fills `rows` with the rows of `keys`, in order. REQUIRES: every key has a row (otherwise it never ends);
+  // rows change places only by a tier's own compaction.
   void read_settled(std::span<const int64_t> keys, RowBatch& rows) const;
 
-  // Removes the rows of those `keys` that have one. Throws what write_wanted_on_device() throws, and then removes no row.
-  // REQUIRES: rows change places only by a tier's own compaction.
+  // Removes the rows of those `keys` that have one. Throws what write_wanted_on_device() throws, and then
+  // removes no row. REQUIRES: rows change places only by a tier's own compaction.
   void remove(std::span<const int64_t> keys);
 
  private:

@@ -12,7 +12,8 @@ namespace embstore {
 // The begin of each shard in that order, and the end of the last one.
 using ShardBounds = std::array<uint32_t, kShards + 1>;
 
-// Returns the numbers 0 to count-1 in the order of the shards of key_of(i); numbers of one shard stay in ascending order.
+// Returns the numbers 0 to count-1 in the order of the shards of key_of(i); numbers of one shard stay in
+// ascending order.
 template <class KeyOf>
 PageVector<uint32_t> in_order_of_shards(size_t count, KeyOf key_of, ShardBounds* bounds = nullptr) {
   ShardBounds begin{};

@@ -75,7 +75,8 @@ ShardSave::Images ShardSave::take_images() {
   std::swap(images_, fresh);
   memory_.remove(bytes_of(fresh));
   for (Entry& entry : entries_) entry.image = kNoImage;
-  // Drops the images below the hash: the save has already written those rows, from their places or from the images.
+  // Drops the images below the hash: the save has already written those rows, from their places or from the
+  // images.
   size_t kept = 0;
   for (size_t i = 0; i < fresh.headers.size(); ++i) {
     if (sort_hash(hash_key(fresh.headers[i].key)) < written_below_) continue;

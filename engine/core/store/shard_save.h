@@ -1,13 +1,13 @@
-// Keeps, for one shard during a save, what the save needs while batches go on: images of rows that have changed since the
-// save's moment and that it has not written yet, and the keys that are new since then.
+// Keeps, for one shard during a save, what the save needs while batches go on: images of rows that have
+// changed since the save's moment and that it has not written yet, and the keys that are new since then.
 //
-// A thread that is about to change a row first keeps the row's image here; a thread that inserts a row notes its key.
-// Neither can fail, because a batch reserves room for its keys while it is prepared. A save begins with the apply gate
-// held alone, so every batch that is committed during a save was also prepared during it. An image is found by its key,
-// because rows move between tiers.
+// A thread that is about to change a row first keeps the row's image here; a thread that inserts a row notes
+// its key. Neither can fail, because a batch reserves room for its keys while it is prepared. A save begins
+// with the apply gate held alone, so every batch that is committed during a save was also prepared during it.
+// An image is found by its key, because rows move between tiers.
 //
-// The save writes a shard in the order of the rows' hashes, and says up to which hash it has written. Rows below that
-// hash need no image any more.
+// The save writes a shard in the order of the rows' hashes, and says up to which hash it has written. Rows
+// below that hash need no image any more.
 #pragma once
 
 #include <array>
@@ -26,8 +26,8 @@
 
 namespace embstore {
 
-// The bytes that all images of a table take. A save writes images early if they take many bytes, and batches wait for the
-// save if they take too many.
+// The bytes that all images of a table take. A save writes images early if they take many bytes, and batches
+// wait for the save if they take too many.
 class ImageMemory {
  public:
   void add(size_t bytes) noexcept { bytes_.fetch_add(bytes); }
@@ -74,9 +74,8 @@ class ShardSave {
   ShardSave(const ShardSave&) = delete;
   ShardSave& operator=(const ShardSave&) = delete;
 
-  // --- For threads that change rows.
-  // Reserves room for this number of keys, or gives it back. reserve() throws Error(kStorage) or std::bad_alloc, and then
-  // has changed nothing.
+  // --- For threads that change rows. Reserves room for this number of keys, or gives it back. reserve()
+  // throws Error(kStorage) or std::bad_alloc, and then has changed nothing.
   void reserve(size_t keys);
   void give_back(size_t keys) noexcept { reserved_ -= keys; }
   // REQUIRES for note_insert() and prepare_change(): room is reserved for the key.
@@ -104,8 +103,9 @@ class ShardSave {
   // Takes the images of rows that are not written yet; the caller must write them.
   Images take_images();
 
-  // The order in which a save writes the rows of a shard. The hash doesn't choose buckets: otherwise a restore, which
-  // inserts rows in the order of the file, would fill the buckets of its growing index from one end.
+  // The order in which a save writes the rows of a shard. The hash doesn't choose buckets: otherwise a
+  // restore, which inserts rows in the order of the file, would fill the buckets of its growing index from
+  // one end.
   static uint32_t sort_hash(KeyHash hash) { return static_cast<uint32_t>(hash >> (32 - kShardBits)); }
 
  private:

@@ -1,5 +1,5 @@
-// Keeps used batches for their memory, since fresh pages are slow. Memory beyond a limit goes back to the system, and no
-// thread keeps any of its own.
+// Keeps used batches for their memory, since fresh pages are slow. Memory beyond a limit goes back to the
+// system, and no thread keeps any of its own.
 #pragma once
 
 #include <memory>

@@ -1,7 +1,8 @@
 // The tiers of a table, first to last, and how many rows each may hold.
 //
-// Rows are updated in the first tier, which the host can address. If the first tier that was asked for is a GPU's memory,
-// there is one more tier above it: a stage in DRAM, in which no row stays. From outside the two are one level, the first.
+// Rows are updated in the first tier, which the host can address. If the first tier that was asked for is a
+// GPU's memory, there is one more tier above it: a stage in DRAM, in which no row stays. From outside the two
+// are one level, the first.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +31,8 @@ class TierStack {
   Tier& tier(size_t t) const { return *made_.tiers[t].tier; }
   // The durable tier below memory tiers; null if there is none.
   PoolTier* pool() const { return made_.pool; }
-  // For a pool above another tier: whether less than half is left of the slots that it keeps for rows that change between
-  // two checkpoints.
+  // For a pool above another tier: whether less than half is left of the slots that it keeps for rows that
+  // change between two checkpoints.
   bool is_pool_short() const { return pool() != nullptr && pool()->free_slots() < made_.min_free_pool_slots; }
   // The checkpoints of the durable tiers; null if there are none.
   log::Checkpoints* checkpoints() const { return made_.checkpoints.get(); }

@@ -1,8 +1,9 @@
 // A batch of changes to where rows are: rows are inserted, moved and removed.
 //
-// All that may fail comes before the first change: room is reserved, slots are claimed, copies are written. A change
-// itself can't fail. The destructor, which also runs after an exception, settles the accounts: it erases places in their
-// tiers to which nothing refers any more, gives back what was reserved but not used, and updates the tiers' counts.
+// All that may fail comes before the first change: room is reserved, slots are claimed, copies are written. A
+// change itself can't fail. The destructor, which also runs after an exception, settles the accounts: it
+// erases places in their tiers to which nothing refers any more, gives back what was reserved but not used,
+// and updates the tiers' counts.
 #pragma once
 
 #include <algorithm>
@@ -18,23 +19,25 @@ namespace embstore {
 
 class Transaction {
  public:
-  // Up to max_departures places that rows leave are erased together at the end; further ones, one at a time. New rows
-  // take their places in a pool from `places`, or from the pool if that is null.
+  // Up to max_departures places that rows leave are erased together at the end; further ones, one at a time.
+  // New rows take their places in a pool from `places`, or from the pool if that is null.
   Transaction(RowStore& store, size_t max_departures, PoolClaim* places = nullptr);
   ~Transaction();
   Transaction(const Transaction&) = delete;
   Transaction& operator=(const Transaction&) = delete;
 
-  // Reserves room for `count` more rows in the table, which come to tier t. Returns false, and reserves nothing, if less
-  // is left. Throws Error(kStorage) if a pool holds rows of an earlier process that were neither restored nor dropped.
+  // Reserves room for `count` more rows in the table, which come to tier t. Returns false, and reserves
+  // nothing, if less is left. Throws Error(kStorage) if a pool holds rows of an earlier process that were
+  // neither restored nor dropped.
   bool try_reserve_rows(uint64_t count, size_t t = 0);
   // For rows that already have their places in the tiers.
   bool try_reserve_placed_rows(uint64_t count);
 
-  // --- Changes, which readers see at once. REQUIRES for `to`: a whole row lies there, and nothing refers to it.
-  // Inserts a new row, for which room was reserved here and in the index.
+  // --- Changes, which readers see at once. REQUIRES for `to`: a whole row lies there, and nothing refers to
+  // it. Inserts a new row, for which room was reserved here and in the index.
   IndexEntry insert(IndexShard& shard, int64_t key, RowRef to, IndexShard::Room& room) REQUIRES(shard.mutex);
-  // Moves a row to `to`. REQUIRES: InclusiveCache::try_claim() succeeded if the row comes to a cache above a pool.
+  // Moves a row to `to`. REQUIRES: InclusiveCache::try_claim() succeeded if the row comes to a cache above a
+  // pool.
   void move(IndexShard& shard, const IndexEntry& entry, int64_t key, RowRef to) REQUIRES(shard.mutex);
   void remove(IndexShard& shard, const IndexEntry& entry, int64_t key) REQUIRES(shard.mutex);
 
@@ -57,7 +60,8 @@ class Transaction {
   uint64_t moved_ = 0;
 };
 
-// Copies of rows in a tier, to which nothing refers yet. The destructor erases copies to which nothing refers by then.
+// Copies of rows in a tier, to which nothing refers yet. The destructor erases copies to which nothing refers
+// by then.
 class RowCopies {
  public:
   // Writes the copies. Throws what the tier throws, and then nothing was written.
@@ -91,8 +95,8 @@ class MemoryTierSlots {
 
   size_t left() const { return slots_.size() - used_; }
   Slot next() { return slots_[used_++]; }
-  // The slot that is `ahead` places after the next, for prefetching; the last one if there are fewer. REQUIRES: there is
-  // a slot.
+  // The slot that is `ahead` places after the next, for prefetching; the last one if there are fewer.
+  // REQUIRES: there is a slot.
   Slot peek(size_t ahead) const { return slots_[std::min(used_ + ahead, slots_.size() - 1)]; }
 
  private:

@@ -27,8 +27,9 @@ inline constexpr bool kUnderSanitizer = true;
 inline constexpr bool kUnderSanitizer = kUnderThreadSanitizer;
 #endif
 
-// Returns how many of `count` scenes to run that differ only by their seed: a fifth under the address sanitizer, under which
-// each takes about five times as long, and an eighth under the thread sanitizer, under which each takes fifteen times as long.
+// Returns how many of `count` scenes to run that differ only by their seed: a fifth under the address
+// sanitizer, under which each takes about five times as long, and an eighth under the thread sanitizer, under
+// which each takes fifteen times as long.
 constexpr uint64_t scaled_count(uint64_t count) {
   const uint64_t share = kUnderThreadSanitizer ? 8 : kUnderSanitizer ? 5 : 1;
   return (count + share - 1) / share;

@@ -1,6 +1,6 @@
-// Compares the rows that a tier would give up with all of its rows sorted: rows come, go, are accessed, pinned or prefetched,
-// and come back to the slot that they left; accesses are counted after their row has left, or where the tier doesn't see
-// them.
+// Compares the rows that a tier would give up with all of its rows sorted: rows come, go, are accessed,
+// pinned or prefetched, and come back to the slot that they left; accesses are counted after their row has
+// left, or where the tier doesn't see them.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>

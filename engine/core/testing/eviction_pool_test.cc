@@ -1,5 +1,5 @@
-// Tests of one eviction thread for many tables: each has its turn, and none has one after it was cancelled. And tests of the
-// log of accesses that wait to be counted.
+// Tests of one eviction thread for many tables: each has its turn, and none has one after it was cancelled.
+// And tests of the log of accesses that wait to be counted.
 #include "movement/eviction_pool.h"
 
 #include <sys/resource.h>

@@ -17,8 +17,8 @@ class FailingMemory {
   FailingMemory& operator=(const FailingMemory&) = delete;
 };
 
-// Calls try_it() until it succeeds; each call fails at another allocation, unless try_it() can do without that one. Calls
-// after_failure() after each failure.
+// Calls try_it() until it succeeds; each call fails at another allocation, unless try_it() can do without
+// that one. Calls after_failure() after each failure.
 template <class Try, class AfterFailure>
 void with_each_allocation_failing(Try try_it, AfterFailure after_failure) {
   for (int64_t number = 0;; ++number) {

@@ -1,5 +1,5 @@
-// Tests that a checkpoint has a row only once the row is durable in the pool, whichever thread wrote it; and that copies and
-// claims stay with a row while it moves above the pool.
+// Tests that a checkpoint has a row only once the row is durable in the pool, whichever thread wrote it; and
+// that copies and claims stay with a row while it moves above the pool.
 #include <algorithm>
 #include <cstdio>
 #include <functional>

@@ -21,8 +21,9 @@
 namespace embstore {
 namespace {
 
-// The kinds of key sets: for kFit, an array has compact buckets; kSomeFitNot adds keys that don't fit them; kCrowded adds more
-// keys of a few homes than their neighbourhood has room for; for kWide, it has wide buckets.
+// The kinds of key sets: for kFit, an array has compact buckets; kSomeFitNot adds keys that don't fit them;
+// kCrowded adds more keys of a few homes than their neighbourhood has room for; for kWide, it has wide
+// buckets.
 enum class Keys { kFit, kSomeFitNot, kCrowded, kWide };
 constexpr std::array<Keys, 4> kAllKinds = {Keys::kFit, Keys::kSomeFitNot, Keys::kCrowded, Keys::kWide};
 
@@ -482,8 +483,8 @@ void searches_stay_short_over_generations(Keys kind, double share_that_goes) {
             " buckets where a new index has " + std::to_string(fresh.buckets_searched()));
 }
 
-// Checks that homes pass few keys on and that no key is stashed, whatever pattern the keys follow. key_at(i) is the pattern's
-// key number i.
+// Checks that homes pass few keys on and that no key is stashed, whatever pattern the keys follow. key_at(i)
+// is the pattern's key number i.
 void keys_of_a_pattern_lie_near_their_homes(const std::string& pattern, bool are_wide,
                                             const std::function<uint64_t(uint64_t)>& key_at) {
   constexpr uint64_t kRows = 100'000;
@@ -731,8 +732,8 @@ void readers_find_a_key_that_moves_towards_them(const Kind& (BucketArray::*bucke
   check(looked > 0, "no reader looked while the key moved");
 }
 
-// A key comes and goes, behind its full home or in the stash. A reader that found it absent must learn that it came, even while
-// it comes.
+// A key comes and goes, behind its full home or in the stash. A reader that found it absent must learn that
+// it came, even while it comes.
 void readers_learn_of_a_key_that_comes(bool is_stashed, int rounds) {
   Epochs epochs;
   const Index index(epochs);

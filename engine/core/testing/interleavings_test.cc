@@ -1,8 +1,9 @@
-// PROGRAM                              explores some schedules, some again without each synchronisation, and tests the explorer
-// PROGRAM --thorough                   the same, with more schedules for synchronisations that nothing needs
-// PROGRAM --schedules COUNT [FIRST]    explores COUNT schedules
-// PROGRAM --seed SEED [--print]        explores one schedule, and prints every point at which threads could be switched
-// PROGRAM --left-out COUNT [NAME]      explores up to COUNT schedules without each synchronisation that has NAME in its name
+// PROGRAM                              explores some schedules, some again without each synchronisation, and
+// tests the explorer PROGRAM --thorough                   the same, with more schedules for synchronisations
+// that nothing needs PROGRAM --schedules COUNT [FIRST]    explores COUNT schedules PROGRAM --seed SEED
+// [--print]        explores one schedule, and prints every point at which threads could be switched PROGRAM
+// --left-out COUNT [NAME]      explores up to COUNT schedules without each synchronisation that has NAME in
+// its name
 #include <fcntl.h>
 #include <sched.h>
 #include <spawn.h>
@@ -35,8 +36,8 @@
 namespace embstore::explorer {
 namespace {
 
-// A process creates some objects once. They are created before the first schedule that counts, so that a schedule
-// depends on its seed only.
+// A process creates some objects once. They are created before the first schedule that counts, so that a
+// schedule depends on its seed only.
 void warm_up() {
   static const bool is_warm = [] {
     uint64_t seed = ~uint64_t{31};  // with the current code this seed has checkpoints
@@ -108,7 +109,8 @@ struct Ended {
   std::string error_output;  // what it wrote to stderr
 };
 
-// Runs this program again with other arguments, in a process of its own, since it may fail, crash, or not end.
+// Runs this program again with other arguments, in a process of its own, since it may fail, crash, or not
+// end.
 Ended run_again(const std::vector<std::string>& arguments) {
   const TemporaryDirectory directory;
   const std::string written = directory / "stdout";
@@ -242,8 +244,9 @@ TEST(a_synchronisation_that_is_left_out_is_noticed) {
   check(kinds.size() == static_cast<size_t>(Synchronisation::kCount), "of some kinds none was found");
 }
 
-// Tests locks under which threads synchronise with others: of the locks that a function takes, at least one must be noticed.
-// Work under another lock can't be interleaved here if it has no point; the thread sanitizer finds its races.
+// Tests locks under which threads synchronise with others: of the locks that a function takes, at least one
+// must be noticed. Work under another lock can't be interleaved here if it has no point; the thread sanitizer
+// finds its races.
 TEST(a_lock_of_the_tier_or_of_its_steps_that_is_left_out_is_noticed) {
   if (kUnderSanitizer) return;
   for (const char* function :
@@ -300,8 +303,8 @@ TEST(a_deadlock_is_reported_with_what_each_thread_waits_for) {
   }
 }
 
-// Threads read a count under a lock and write it under the next: some updates are lost, always by the same seeds. Returns how
-// many.
+// Threads read a count under a lock and write it under the next: some updates are lost, always by the same
+// seeds. Returns how many.
 uint64_t lost_updates(uint64_t seed) {
   Scheduler& scheduler = Scheduler::instance();
   scheduler.begin(seed);

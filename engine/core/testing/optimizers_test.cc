@@ -1,5 +1,5 @@
-// Tests every rule with each of the processor's vector extensions: the bits of rows and slots must be the same with all, and
-// as in earlier versions.
+// Tests every rule with each of the processor's vector extensions: the bits of rows and slots must be the
+// same with all, and as in earlier versions.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -77,8 +77,9 @@ void same_bits_with_all_extensions() {
   }
 }
 
-// A new release must compute the same as an earlier one, since rows are trained on after a restore. CRC-32C of the rows of all
-// kDims, by case; 0 if a rule uses the library's power, whose last bit differs between libraries.
+// A new release must compute the same as an earlier one, since rows are trained on after a restore. CRC-32C
+// of the rows of all kDims, by case; 0 if a rule uses the library's power, whose last bit differs between
+// libraries.
 constexpr std::array<uint32_t, 14> kBits = {0xdfe4fffa, 0x6dd058e1, 0xb1afe56d, 0xb02aac3c, 0xb02aac3c,
                                             0xce053e61, 0x448c30ab, 0x05b72716, 0x5dcff731, 0,
                                             0x9c15414e, 0x319c55ab, 0x6e0195e5, 0xfd010da9};

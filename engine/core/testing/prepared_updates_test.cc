@@ -1,5 +1,5 @@
-// Tests of updates that are prepared while others are: whatever the others do in between, readers of a row learn that
-// it changes, and an update that is taken back leaves nothing behind.
+// Tests of updates that are prepared while others are: whatever the others do in between, readers of a row
+// learn that it changes, and an update that is taken back leaves nothing behind.
 #include <unistd.h>
 
 #include <atomic>
@@ -73,7 +73,8 @@ TEST(readers_see_an_update_although_another_was_taken_back) {
   {
     const Epochs::Guard guard = table.epochs.enter();
     const ApplyGate::Shared gate(table.gate);
-    // Buckets that another update's keys fill pass on many keys of these updates, and are empty again afterwards.
+    // Buckets that another update's keys fill pass on many keys of these updates, and are empty again
+    // afterwards.
     std::vector<int64_t> others;
     for (int64_t key = 0; key < kOthers; ++key) others.push_back(kKeys + key);
     auto taken_back = std::make_unique<PreparedUpdate>(table, others);
@@ -149,8 +150,8 @@ TEST(an_update_that_is_taken_back_frees_its_slots_although_look_ups_count_its_ro
   check(filled_slots(table) == 0, "a free slot looks as if a row filled it");
 }
 
-// The key is admitted at its third occurrence. Two batches have it once and three times; they are prepared in the
-// order that `first` says.
+// The key is admitted at its third occurrence. Two batches have it once and three times; they are prepared in
+// the order that `first` says.
 TEST(occurrences_of_a_key_count_whichever_other_batch_has_it) {
   enum class First { kWaiting, kAdmitted };
   enum class Admitted { kCommittedFirst, kCommittedLast, kTakenBack };
@@ -269,8 +270,8 @@ class RestingRows {
   Table table_;
 };
 
-// A look-up's accesses are counted after the update found that the row stays outranked, and before the row is updated
-// below.
+// A look-up's accesses are counted after the update found that the row stays outranked, and before the row is
+// updated below.
 TEST(a_row_that_rests_comes_up_if_what_was_counted_meanwhile_makes_it_outrank_others) {
   RestingRows rows(1);
   rows.train(0, RestingRows::kRows, 9);

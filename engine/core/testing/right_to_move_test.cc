@@ -1,5 +1,5 @@
-// Tests of the right to move rows: threads get it in the order in which they asked, and a pause turns away threads that
-// wait only for moves.
+// Tests of the right to move rows: threads get it in the order in which they asked, and a pause turns away
+// threads that wait only for moves.
 #include "movement/right_to_move.h"
 
 #include <atomic>

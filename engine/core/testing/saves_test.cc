@@ -1,5 +1,6 @@
-// Tests saves whose every write to the file is interrupted by batches, look-ups and moves of the same table: they must
-// write, to the bit, what an uninterrupted save wrote. With a save that blocks updates, this test would hang.
+// Tests saves whose every write to the file is interrupted by batches, look-ups and moves of the same table:
+// they must write, to the bit, what an uninterrupted save wrote. With a save that blocks updates, this test
+// would hang.
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>

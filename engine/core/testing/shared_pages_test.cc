@@ -1,5 +1,5 @@
-// Tests of memory in which arrays share huge pages: each array has its own bytes, little more memory is resident
-// than is used, and a forked child can't harm it.
+// Tests of memory in which arrays share huge pages: each array has its own bytes, little more memory is
+// resident than is used, and a forked child can't harm it.
 #include "memory/shared_pages.h"
 
 #include <sys/mman.h>

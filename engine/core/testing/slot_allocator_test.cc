@@ -1,6 +1,6 @@
-// Tests in which slots are claimed, taken, given back, added for a large batch and removed again: whatever happens in
-// between, no caller is refused a free slot or given a taken one, and the slots that a large batch needed are gone
-// after it.
+// Tests in which slots are claimed, taken, given back, added for a large batch and removed again: whatever
+// happens in between, no caller is refused a free slot or given a taken one, and the slots that a large batch
+// needed are gone after it.
 #include <cstdint>
 #include <cstdio>
 #include <iterator>

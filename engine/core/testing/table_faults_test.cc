@@ -1,5 +1,5 @@
-// Runs random operations on a table with DRAM and SSDHASH, where each call on its files fails in turn: once, or
-// until the fault is repaired. Compares the table with a plain map after every operation.
+// Runs random operations on a table with DRAM and SSDHASH, where each call on its files fails in turn: once,
+// or until the fault is repaired. Compares the table with a plain map after every operation.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -84,8 +84,8 @@ class Scenario {
             .cache_strategy = strategy_};
   }
 
-  // Does `call`, and returns whether it succeeded. If it fails, a fault must have struck; unless the fault lasts,
-  // the next try must succeed.
+  // Does `call`, and returns whether it succeeded. If it fails, a fault must have struck; unless the fault
+  // lasts, the next try must succeed.
   template <class Call>
   bool attempt(const char* what, Call call) {
     for (int tries = 0;; ++tries) {

@@ -62,8 +62,9 @@ class Variable {
     auto prepared = std::make_unique<Prepared>();
     if (partitions() > 1) prepared->lock_.emplace(whole_batches_);
     if (kUnderThreadSanitizer) {
-      // The sanitizer reports a cycle between a gate and the steps of the next partition: it can't know that no step has its
-      // turns while rows of the first partition are in use, as they are while its gate is held.
+      // The sanitizer reports a cycle between a gate and the steps of the next partition: it can't know that
+      // no step has its turns while rows of the first partition are in use, as they are while its gate is
+      // held.
       for (Table* table : pointers_) prepared->uses_.emplace_back(table->parts());
     }
     prepared->gradients_.reserve(partitions());

@@ -1,5 +1,5 @@
-// System calls on files that don't wait for the medium; and calls that a test sees, and may change or fail, before they are
-// made.
+// System calls on files that don't wait for the medium; and calls that a test sees, and may change or fail,
+// before they are made.
 #pragma once
 
 #include <cerrno>
@@ -38,8 +38,8 @@ struct FileCall {
 
 class WatchedCalls final : public UnwaitingCalls {
  public:
-  // Called before each call. If it returns 0, the call is made, with the number of bytes that it left in `bytes`; else the call
-  // fails with the returned errno. Must be thread-safe if several threads make calls.
+  // Called before each call. If it returns 0, the call is made, with the number of bytes that it left in
+  // `bytes`; else the call fails with the returned errno. Must be thread-safe if several threads make calls.
   std::function<int(FileCall&)> before;
 
   int open(const char* path, int flags, mode_t mode) override {

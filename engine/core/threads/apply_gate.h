@@ -1,5 +1,5 @@
-// The gate through which updates of a table or a database pass: either any number of them at a time, or one thread alone,
-// which then sees whole batches only.
+// The gate through which updates of a table or a database pass: either any number of them at a time, or one
+// thread alone, which then sees whole batches only.
 #pragma once
 
 #include <shared_mutex>
@@ -25,7 +25,8 @@ class CAPABILITY("apply gate") ApplyGate {
     turnstile_.unlock();
   }
 
-  // Tells the compiler that the gate is held alone if it can't see that, for example because the scope is a member.
+  // Tells the compiler that the gate is held alone if it can't see that, for example because the scope is a
+  // member.
   void assert_held_alone() const ASSERT_CAPABILITY(this) {}
 
   class SCOPED_CAPABILITY Shared {

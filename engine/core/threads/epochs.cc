@@ -10,8 +10,8 @@
 namespace embstore {
 namespace {
 
-// Numbers threads in the order in which they come, so that the threads of a pool begin their search at different cache
-// lines.
+// Numbers threads in the order in which they come, so that the threads of a pool begin their search at
+// different cache lines.
 size_t this_threads_number() {
   static std::atomic<size_t> threads{0};
   thread_local const size_t number = threads.fetch_add(1, std::memory_order_relaxed);
@@ -21,8 +21,8 @@ size_t this_threads_number() {
 }  // namespace
 
 // On the memory order: claims of participants, epochs, and the pointers that are unlinked before retire() are
-// sequentially consistent. So either reclaim() sees a claim, or the claim came later, and its operation loads what
-// replaced the unlinked pointer.
+// sequentially consistent. So either reclaim() sees a claim, or the claim came later, and its operation loads
+// what replaced the unlinked pointer.
 
 Epochs::~Epochs() {
   reclaim();

@@ -1,8 +1,9 @@
-// Epoch-based reclamation: memory that readers may still be looking at is freed only after every operation that was under
-// way when it was retired has ended.
+// Epoch-based reclamation: memory that readers may still be looking at is freed only after every operation
+// that was under way when it was retired has ended.
 //
-// An operation (a whole batch, not a row) holds a Guard. Entering costs one compare-and-swap on a cache line that is
-// usually this thread's own, and never waits: any number of threads hold guards at once, and a thread may hold several.
+// An operation (a whole batch, not a row) holds a Guard. Entering costs one compare-and-swap on a cache line
+// that is usually this thread's own, and never waits: any number of threads hold guards at once, and a thread
+// may hold several.
 #pragma once
 
 #include <array>
@@ -15,8 +16,8 @@
 
 namespace embstore {
 
-// An object that can be retired. It contains the link of the list that keeps it, so retiring takes no memory and can't
-// fail.
+// An object that can be retired. It contains the link of the list that keeps it, so retiring takes no memory
+// and can't fail.
 class Retirable {
  public:
   virtual ~Retirable() = default;
@@ -46,8 +47,8 @@ class Epochs {
     Guard(const Guard&) = delete;
     Guard& operator=(const Guard&) = delete;
 
-    // As if this guard ended and another began: objects that were reachable before may be freed from now on. Use it in
-    // long operations, which would otherwise keep everything that is retired meanwhile.
+    // As if this guard ended and another began: objects that were reachable before may be freed from now on.
+    // Use it in long operations, which would otherwise keep everything that is retired meanwhile.
     void refresh() { epochs_.refresh(participant_); }
 
    private:
@@ -67,14 +68,16 @@ class Epochs {
   // Throws std::bad_alloc if more guards are held than ever before and there is no memory for another.
   [[nodiscard]] Guard enter();
 
-  // Keeps `object` until no operation that began before this call is under way; the last of these operations, if there
-  // are any, frees it. REQUIRES: operations that begin later can't reach it.
+  // Keeps `object` until no operation that began before this call is under way; the last of these operations,
+  // if there are any, frees it. REQUIRES: operations that begin later can't reach it.
   void retire(std::unique_ptr<Retirable> object) noexcept EXCLUDES(mutex_);
 
-  // Frees what can be freed. Seldom needed: retire(), and the end of an operation that held objects back, call it.
+  // Frees what can be freed. Seldom needed: retire(), and the end of an operation that held objects back,
+  // call it.
   void reclaim() noexcept EXCLUDES(mutex_);
 
-  // Waits until no operation is under way. REQUIRES: new operations are turned away; otherwise the wait may not end.
+  // Waits until no operation is under way. REQUIRES: new operations are turned away; otherwise the wait may
+  // not end.
   void wait_until_idle() const;
 
  private:
@@ -87,7 +90,8 @@ class Epochs {
   size_t grow(size_t count);
   void leave(Participant& participant) noexcept;
   void refresh(Participant& participant) noexcept;
-  // Returns the epoch in which the oldest operation under way began, or any epoch that is no later than `enough`.
+  // Returns the epoch in which the oldest operation under way began, or any epoch that is no later than
+  // `enough`.
   uint64_t oldest_under_way(uint64_t enough) const;
 
   mutable std::array<Participant, kFirstBlock> first_block_;

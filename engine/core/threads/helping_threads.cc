@@ -13,8 +13,8 @@
 namespace embstore {
 namespace {
 
-// OMP_NUM_THREADS, which users set for all libraries that have threads of their own. Ignores a value that isn't a
-// positive number.
+// OMP_NUM_THREADS, which users set for all libraries that have threads of their own. Ignores a value that
+// isn't a positive number.
 std::optional<size_t> threads_by_environment() {
   const char* const text = std::getenv("OMP_NUM_THREADS");
   const long count = text == nullptr ? 0 : std::strtol(text, nullptr, 10);

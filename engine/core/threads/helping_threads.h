@@ -1,5 +1,5 @@
-// The process's threads that help with large batches and with restores. The thread that brings the work does a part of it
-// too, and can do all of it alone. shared_work.h shares pieces of work among them.
+// The process's threads that help with large batches and with restores. The thread that brings the work does
+// a part of it too, and can do all of it alone. shared_work.h shares pieces of work among them.
 #pragma once
 
 #include <cstddef>
@@ -14,15 +14,16 @@ namespace embstore {
 class HelpingThreads {
  public:
   static HelpingThreads& instance() { return ProcessLocal<HelpingThreads>::get(); }
-  // Returns the number of threads that work at a time, including the caller. Until it is set: OMP_NUM_THREADS, or the
-  // number of processors if that isn't set, but at most 16.
+  // Returns the number of threads that work at a time, including the caller. Until it is set:
+  // OMP_NUM_THREADS, or the number of processors if that isn't set, but at most 16.
   static size_t max_threads();
   // REQUIRES: count is not 0.
   static void set_most_threads(size_t count);
 
-  // Makes `call` on this thread and, at the same time, on those helping threads that are idle, at most `others`; returns
-  // when all calls have ended. REQUIRES: `call` doesn't throw, takes no lock that the caller may hold, and waits for no
-  // threads but those that make the same call. If the system refuses threads, there are fewer.
+  // Makes `call` on this thread and, at the same time, on those helping threads that are idle, at most
+  // `others`; returns when all calls have ended. REQUIRES: `call` doesn't throw, takes no lock that the
+  // caller may hold, and waits for no threads but those that make the same call. If the system refuses
+  // threads, there are fewer.
   void call_together(size_t others, const std::function<void()>& call);
 
  private:

@@ -1,5 +1,5 @@
-// Locks whose rules the compiler checks with Clang's thread-safety analysis; `make check` builds with it. GUARDED_BY says
-// which lock guards a variable; REQUIRES, which lock a function's caller must hold.
+// Locks whose rules the compiler checks with Clang's thread-safety analysis; `make check` builds with it.
+// GUARDED_BY says which lock guards a variable; REQUIRES, which lock a function's caller must hold.
 #pragma once
 
 #include <condition_variable>
@@ -37,7 +37,8 @@ class CAPABILITY("mutex") Mutex {
   void lock() ACQUIRE() { mutex_.lock(); }
   bool try_lock() TRY_ACQUIRE(true) { return mutex_.try_lock(); }
   void unlock() RELEASE() { mutex_.unlock(); }
-  // Tells the compiler that the mutex is held if it can't see that, for example because a caller's scope holds it.
+  // Tells the compiler that the mutex is held if it can't see that, for example because a caller's scope
+  // holds it.
   void assert_held() const ASSERT_CAPABILITY(this) {}
 
  private:
@@ -69,8 +70,8 @@ class SCOPED_CAPABILITY MutexLock {
   bool held_ = true;
 };
 
-// A condition variable for a Mutex. Wait in a loop that checks the guarded state: the analysis can't see into the lambda
-// of a predicate.
+// A condition variable for a Mutex. Wait in a loop that checks the guarded state: the analysis can't see into
+// the lambda of a predicate.
 class Condition {
  public:
   void wait(Mutex& mutex) REQUIRES(mutex) {

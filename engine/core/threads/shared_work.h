@@ -13,9 +13,10 @@
 
 namespace embstore {
 
-// Calls work(next) on at most `threads` threads, including the caller. next() returns the number of the thread's next
-// piece, or `pieces` if none is left or a thread failed. When all have ended, rethrows the first exception that `work`
-// threw; throws nothing of its own. HelpingThreads::call_together() says what `work` may wait for.
+// Calls work(next) on at most `threads` threads, including the caller. next() returns the number of the
+// thread's next piece, or `pieces` if none is left or a thread failed. When all have ended, rethrows the
+// first exception that `work` threw; throws nothing of its own. HelpingThreads::call_together() says what
+// `work` may wait for.
 template <class Work>
 void share_work(size_t pieces, size_t threads, const Work& work) {
   std::atomic<size_t> next_piece{0};
@@ -40,8 +41,8 @@ void share_work(size_t pieces, size_t threads, const Work& work) {
   if (error != nullptr) std::rethrow_exception(error);
 }
 
-// Calls work(piece) for each piece, with the rules of share_work(). For work in which a thread keeps nothing from one
-// piece to the next.
+// Calls work(piece) for each piece, with the rules of share_work(). For work in which a thread keeps nothing
+// from one piece to the next.
 template <class Work>
 void for_each_piece(size_t pieces, size_t threads, const Work& work) {
   if (std::min(pieces, threads) <= 1) {

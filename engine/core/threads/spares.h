@@ -1,4 +1,5 @@
-// Keeps unused objects for the next user, because they take long to make, or their memory would be fresh pages.
+// Keeps unused objects for the next user, because they take long to make, or their memory would be fresh
+// pages.
 #pragma once
 
 #include <cstddef>

@@ -35,8 +35,8 @@ const std::string& path_of(const TierSpec& spec) {
 }
 
 // Limits on what a first tier may grow by beyond its headroom, for batches that bring more rows than there is
-// room for. Only addresses are reserved until such a batch comes. The limits are the rows of the largest batch
-// whose gradients fit into a computer's memory.
+// room for. Only addresses are reserved until such a batch comes. The limits are the rows of the largest
+// batch whose gradients fit into a computer's memory.
 constexpr uint64_t kMaxBytesOfOneBatch = uint64_t{64} << 30;
 constexpr uint64_t kMaxRowsOfOneBatch = uint64_t{1} << 26;
 
@@ -107,8 +107,8 @@ std::unique_ptr<PoolTier> make_pool(const log::Checkpoints& checkpoints, const T
                                     tiers == 2 ? PoolRole::kLast : PoolRole::kMiddle);
 }
 
-// Returns how many rows a pool above another tier may hold. Rows of the tiers above have places in it too; a quarter of
-// the rest is for rows that change between two checkpoints.
+// Returns how many rows a pool above another tier may hold. Rows of the tiers above have places in it too; a
+// quarter of the rest is for rows that change between two checkpoints.
 uint64_t middle_capacity_of(const PoolTier& pool, uint64_t rows_above) {
   const uint64_t slots = pool.slot_count() - PoolTier::kHeadroomSlots;
   if (slots <= rows_above) {
@@ -122,8 +122,8 @@ uint64_t middle_capacity_of(const PoolTier& pool, uint64_t rows_above) {
   return std::max<uint64_t>(1, left - left / 4);
 }
 
-// Returns the medium that tiers share, unless the spec names one: a GPU, the computer's DRAM, memkind's nodes, or the device
-// of a directory.
+// Returns the medium that tiers share, unless the spec names one: a GPU, the computer's DRAM, memkind's
+// nodes, or the device of a directory.
 std::shared_ptr<SharedMedium> medium_of(const TierSpec& spec) {
   if (spec.medium != nullptr) return spec.medium;
   if (spec.kind == kHbm) return SharedMedium::named(kHbm + (" of " + spec.gpu.name));
@@ -263,8 +263,8 @@ void make_memory_level(MadeTiers& made, size_t t, const TierSpec& spec, const Ro
   }
   if (tiers > 1) level.headroom_rows = headroom_of(level.capacity_rows);
   auto tier = make_memory_tier(spec, layout, role_of(t, tiers), level.capacity_rows + level.headroom_rows);
-  // Rows of watched tiers aren't pinned: the watcher records and paces accesses of the host. Pages of memkind's nodes may
-  // become unmovable when pinned, and pages of files can't be pinned.
+  // Rows of watched tiers aren't pinned: the watcher records and paces accesses of the host. Pages of
+  // memkind's nodes may become unmovable when pinned, and pages of files can't be pinned.
   if (made.hbm != nullptr && spec.kind == "DRAM" && spec.watcher == nullptr) {
     tier->pin_rows(made.hbm->shared_device());
   }

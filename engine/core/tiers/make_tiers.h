@@ -59,9 +59,9 @@ struct MadeTiers {
   bool keeps_rows = false;                        // closing the table makes a checkpoint
 };
 
-// Makes the tiers that `specs` describe; `optimizer` is the name of the optimizer of the rows. All tiers but the last are in
-// memory, a GPU's or a pool, since rows are ranked there. Throws Error(kInvalidArgument), or an error that names what a tier
-// needs and can't have.
+// Makes the tiers that `specs` describe; `optimizer` is the name of the optimizer of the rows. All tiers but
+// the last are in memory, a GPU's or a pool, since rows are ranked there. Throws Error(kInvalidArgument), or
+// an error that names what a tier needs and can't have.
 MadeTiers make_tiers(const std::string& table_name, const std::string& optimizer, const RowLayout& layout,
                      const std::vector<TierSpec>& specs);
 

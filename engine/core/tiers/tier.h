@@ -68,17 +68,17 @@ class Tier {
   // Returns how many rows can be written before some must be erased.
   virtual uint64_t free_places() const { return std::numeric_limits<uint64_t>::max(); }
 
-  // Fills `rows` with the rows at rows.places(), in order. With kWeights, the floats after the weights are unspecified. A place
-  // that was erased meanwhile yields an unspecified row: the caller checks against the index afterwards. A place that was not
-  // erased yields its row, or the row is reported as damaged: a damaged row is never returned as whole, and an error never
-  // keeps other rows from being read.
+  // Fills `rows` with the rows at rows.places(), in order. With kWeights, the floats after the weights are
+  // unspecified. A place that was erased meanwhile yields an unspecified row: the caller checks against the
+  // index afterwards. A place that was not erased yields its row, or the row is reported as damaged: a
+  // damaged row is never returned as whole, and an error never keeps other rows from being read.
   virtual void read_rows(RowBatch& rows, RowPart part) const = 0;
   // Fills `rows` with the rows at `places`, for callers that need every row: throws DamagedRowsError with the
-  // keys of damaged rows. If a place may have been erased meanwhile, the error may name a row that is no longer
-  // wanted.
+  // keys of damaged rows. If a place may have been erased meanwhile, the error may name a row that is no
+  // longer wanted.
   void read(std::span<const Place> places, RowBatch& rows, RowPart part = RowPart::kAll) const;
-  // Throws Error(kDeviceLost) if the device that holds the rows is lost, so that all of them are damaged. For callers that
-  // would otherwise go on to read more.
+  // Throws Error(kDeviceLost) if the device that holds the rows is lost, so that all of them are damaged. For
+  // callers that would otherwise go on to read more.
   virtual void check_not_lost() const {}
 
   // Returns a number that changes before a place is given out a second time. If the number is the same as
@@ -90,8 +90,8 @@ class Tier {
 
   virtual TierStats stats() const = 0;
 
-  // --- The ranks of rows that stay here while serving look-ups ask for them. REQUIRES, unless stated otherwise: the mutex of
-  // the row's shard is held, and the row is in the slot.
+  // --- The ranks of rows that stay here while serving look-ups ask for them. REQUIRES, unless stated
+  // otherwise: the mutex of the row's shard is held, and the row is in the slot.
 
   // Prefetches the memory that these functions touch; needs no mutex.
   virtual void prefetch_rank(Slot) const {}
@@ -117,8 +117,8 @@ class Tier {
   // Returns when compact() has nothing left to do.
   virtual void drain() {}
 
-  // Releases everything, or leaves the rows on the medium if checkpoints are kept. Throws Error(kStorage) if that fails, and
-  // may be called again. REQUIRES: no other call is under way or follows.
+  // Releases everything, or leaves the rows on the medium if checkpoints are kept. Throws Error(kStorage) if
+  // that fails, and may be called again. REQUIRES: no other call is under way or follows.
   virtual void close() {}
 
  private:

@@ -10,8 +10,9 @@
 
 namespace embstore {
 
-// Its "gradient" is the new row: dim weights and, if `with_slots`, dim floats for each slot of `own`, the table's optimizer,
-// all without padding. Without `with_slots`, rows keep their slots, and new rows get the initial slots of `own`.
+// Its "gradient" is the new row: dim weights and, if `with_slots`, dim floats for each slot of `own`, the
+// table's optimizer, all without padding. Without `with_slots`, rows keep their slots, and new rows get the
+// initial slots of `own`.
 class AssignRows final : public Optimizer {
  public:
   AssignRows(const Optimizer& own, bool with_slots) : own_(own), with_slots_(with_slots) {}

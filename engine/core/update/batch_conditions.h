@@ -1,4 +1,5 @@
-// Conditions on a batch of gradients that only the device knows: which ids are kept, and whether the batch is applied at all.
+// Conditions on a batch of gradients that only the device knows: which ids are kept, and whether the batch is
+// applied at all.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +17,8 @@ struct BatchConditions {
   gpu::DeviceAddress kept;     // for each id: 0 leaves it and its gradient out; no address: all are kept
   gpu::DeviceAddress refused;  // one number: 0, or that of a reason, from 1; no address: never refused
   std::vector<std::string> reasons;  // the error messages by these numbers
-  // One number: if it isn't 0, no row is updated. That is no error: the apply is counted, but the optimizer's state doesn't
-  // change. No address: the batch is not left out.
+  // One number: if it isn't 0, no row is updated. That is no error: the apply is counted, but the optimizer's
+  // state doesn't change. No address: the batch is not left out.
   gpu::DeviceAddress left_out = {};
 
   // Throws Error(kInvalidArgument) for gradients at `position` that aren't finite.

@@ -1,5 +1,5 @@
-// Splits a batch of gradients into shares that threads group and update in parallel. Each share has the keys of some shards
-// of the index.
+// Splits a batch of gradients into shares that threads group and update in parallel. Each share has the keys
+// of some shards of the index.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,8 @@ namespace embstore {
 
 class BatchShares {
  public:
-  // Returns the number of shares that pay for a batch of `ids` ids, if a share should have at least `min_ids`.
+  // Returns the number of shares that pay for a batch of `ids` ids, if a share should have at least
+  // `min_ids`.
   static size_t worthwhile(size_t ids, size_t min_ids);
 
   BatchShares(const GradientBatch::Gradients& gradients, size_t count);

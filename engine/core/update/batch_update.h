@@ -1,5 +1,5 @@
-// The update of a table's rows by one batch of gradients, in two phases: prepare() may fail, and then changes nothing;
-// commit() can't fail. So a batch is applied whole or not at all.
+// The update of a table's rows by one batch of gradients, in two phases: prepare() may fail, and then changes
+// nothing; commit() can't fail. So a batch is applied whole or not at all.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 
 namespace embstore {
 
-// The number of keys whose cache misses are in flight together: enough to hide a miss's latency, few enough for the
-// processor's miss buffers.
+// The number of keys whose cache misses are in flight together: enough to hide a miss's latency, few enough
+// for the processor's miss buffers.
 constexpr size_t kKeysABlock = 16;
 
 // The parts of a table that an update uses.
@@ -34,8 +34,8 @@ struct UpdateTime {
   uint16_t save_span;
 };
 
-// Calls visit(number) for every shard in which the batch has keys. Threads start at different shards, so that they
-// seldom wait for the same mutex.
+// Calls visit(number) for every shard in which the batch has keys. Threads start at different shards, so that
+// they seldom wait for the same mutex.
 template <class Visit>
 void visit_shards_of(const GradientBatch& batch, Visit visit) {
   const size_t start = std::hash<std::thread::id>{}(std::this_thread::get_id());
@@ -50,9 +50,10 @@ class BatchUpdate {
   // Undoes prepare(), unless commit() was called.
   virtual ~BatchUpdate() = default;
 
-  // Returns false if the table may lack room for the batch's new rows. If no other thread adds rows meanwhile, it does lack
-  // room, and `new_rows` is the number of new rows. Throws DamagedRowsError and the errors of tiers.
-  // REQUIRES: the caller holds the apply gate and a guard of the epochs for the life of this object.
+  // Returns false if the table may lack room for the batch's new rows. If no other thread adds rows
+  // meanwhile, it does lack room, and `new_rows` is the number of new rows. Throws DamagedRowsError and the
+  // errors of tiers. REQUIRES: the caller holds the apply gate and a guard of the epochs for the life of this
+  // object.
   virtual bool prepare(uint64_t& new_rows) = 0;
   // REQUIRES: prepare() was called once, and returned true.
   virtual void commit(const UpdateTime& time) noexcept = 0;

@@ -74,7 +74,8 @@ class ApplyMemory final : public StepInFlight {
   gpu::UniqueBatch unique;
   gpu::GradientSums sorted;
   gpu::FoundBatch found;
-  // Where each table's places begin in the list of distinct ids; then the end. On the device if there are several tables.
+  // Where each table's places begin in the list of distinct ids; then the end. On the device if there are
+  // several tables.
   gpu::PinnedArray<uint32_t> bounds;
   gpu::DeviceArray<uint32_t> bounds_on_device;
   gpu::PinnedArray<uint32_t> miss_bounds;  // the same for the missing ids
@@ -109,7 +110,8 @@ std::shared_ptr<ApplyMemory> DeviceApply::make_memory(const StepSize& size) cons
   return std::make_shared<ApplyMemory>(device_, size, dim_, tier_.marks() != nullptr);
 }
 
-// The argument of the host function. It owns no memory, since the stream never calls the function if the device is lost.
+// The argument of the host function. It owns no memory, since the stream never calls the function if the
+// device is lost.
 struct DeviceApply::MissesOfBatch {
   BatchConditions conditions;
   ApplyMemory* memory;

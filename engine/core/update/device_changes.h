@@ -13,7 +13,8 @@ namespace embstore {
 
 class DeviceChanges {
  public:
-  // `marked`: the slots of the rows. REQUIRES: the rows stay in these slots, and no other thread changes them.
+  // `marked`: the slots of the rows. REQUIRES: the rows stay in these slots, and no other thread changes
+  // them.
   DeviceChanges(RowStore& store, std::span<const Slot> marked);
 
   // Passes one of `places` on to each row whose copy goes. REQUIRES: `places` has as many as there are rows.

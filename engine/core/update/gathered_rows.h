@@ -1,9 +1,9 @@
-// Gathers the rows of a batch of keys in the first tier and pins them there. Rows in lower tiers of memory may instead stay, and be
-// updated where they are ("resting").
+// Gathers the rows of a batch of keys in the first tier and pins them there. Rows in lower tiers of memory
+// may instead stay, and be updated where they are ("resting").
 //
-// All that can fail is done first: reading rows below, claiming room, bringing rows up, and adding rows with initial values for new
-// keys. No reader notices this, since no row has changed its values yet. From then on each row of the batch stays in the first tier,
-// or in a tier of memory if it rests.
+// All that can fail is done first: reading rows below, claiming room, bringing rows up, and adding rows with
+// initial values for new keys. No reader notices this, since no row has changed its values yet. From then on
+// each row of the batch stays in the first tier, or in a tier of memory if it rests.
 #pragma once
 
 #include <array>
@@ -47,8 +47,8 @@ class GatheredRows {
     bool is_updated() const { return is_in_first_tier() || state == State::kResting; }
   };
 
-  // All arguments outlive this object. `claims`: slots and places for as many rows as the batch has keys, claimed beforehand by a step
-  // on the device, during which no row moves; null: the mover makes room.
+  // All arguments outlive this object. `claims`: slots and places for as many rows as the batch has keys,
+  // claimed beforehand by a step on the device, during which no row moves; null: the mover makes room.
   GatheredRows(const UpdateParts& parts, const GradientBatch& batch, Mover& mover, UpdateReads& reads,
                StepClaims* claims);
   // Unpins the rows and removes new ones, unless commit() was called.
@@ -69,8 +69,8 @@ class GatheredRows {
   void find_moved_entries(const IndexShard& shard, int number) REQUIRES(shard.mutex);
   // A place in the pool for each row that will no longer equal its copy there.
   PoolClaim& change_claim() { return change_claim_; }
-  // Notes that a resting row was updated and now has `count` accesses. It comes up later if others no longer outrank it: accesses may
-  // have been counted since it was found.
+  // Notes that a resting row was updated and now has `count` accesses. It comes up later if others no longer
+  // outrank it: accesses may have been counted since it was found.
   void note_updated(RowRef at, int64_t key, uint64_t count);
   // Notes that all rows were updated and unpinned.
   void commit();
@@ -93,7 +93,8 @@ class GatheredRows {
   void rest(size_t key, Phase& phase);
   // Reads the rows below that no look-up has read.
   void stage();
-  // Brings up the rows that were read, and adds rows for new keys. Returns the number of rows that changed after they were read.
+  // Brings up the rows that were read, and adds rows for new keys. Returns the number of rows that changed
+  // after they were read.
   size_t place_rows(SlotClaim& claim);
   // Does the same for one shard.
   size_t place_shard(IndexShard& shard, int number, SlotClaim& claim, Phase& phase) REQUIRES(shard.mutex);

@@ -96,9 +96,9 @@ void GatheredUpdate::update_shard(IndexShard& shard, int number, const UpdateTim
   update();
 }
 
-// If two batches together bring a key over its threshold, both may have let it wait; then the next batch gives it a row. And if one
-// batch lets a key wait while another gives it a row, the filter's count is added to that row's frequency, or remains in the filter
-// if the row is removed again.
+// If two batches together bring a key over its threshold, both may have let it wait; then the next batch
+// gives it a row. And if one batch lets a key wait while another gives it a row, the filter's count is added
+// to that row's frequency, or remains in the filter if the row is removed again.
 void GatheredUpdate::count_keys_without_row(int number, const UpdateTime& time) {
   const std::span<const KeyGradient> keys = batch_.shard(number);
   const std::span<const GatheredRows::Row> rows = gathered_.rows(number);

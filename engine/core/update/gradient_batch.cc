@@ -64,8 +64,9 @@ void GradientBatch::take_distinct(const Gradients& gradients) {
                             gradients.last_positions[i]};
 }
 
-// Sums in the batch's order, so that gradients are read sequentially. Three prefetch stages run ahead, each of which needs the line
-// that the one before has fetched: a place in the table, the key there, and the key's sum.
+// Sums in the batch's order, so that gradients are read sequentially. Three prefetch stages run ahead, each
+// of which needs the line that the one before has fetched: a place in the table, the key there, and the key's
+// sum.
 void GradientBatch::sum_equal_keys(const Gradients& gradients) {
   constexpr size_t kCachedBytes = size_t{1} << 20;  // smaller batches fit the cache and need no prefetches
   constexpr size_t kGradientsFetchedAhead = 12;

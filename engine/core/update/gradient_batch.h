@@ -1,5 +1,5 @@
-// Groups a batch of gradients for the update: by index shard, and within a shard by key, with the sum of each key's
-// gradients.
+// Groups a batch of gradients for the update: by index shard, and within a shard by key, with the sum of each
+// key's gradients.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ struct KeyGradient {
 // Reuses its buffers from batch to batch.
 class GradientBatch {
  public:
-  // Take and return a batch whose buffers the thread reuses. `threads`: the number of threads that share a batch. Together they
-  // keep at most kMaxSpareBytes; larger buffers are freed.
+  // Take and return a batch whose buffers the thread reuses. `threads`: the number of threads that share a
+  // batch. Together they keep at most kMaxSpareBytes; larger buffers are freed.
   static std::unique_ptr<GradientBatch> take_spare();
   static void recycle(std::unique_ptr<GradientBatch> batch, size_t threads);
 
@@ -34,9 +34,11 @@ class GradientBatch {
     const float* rows;  // dim floats for each id, or for each bag; they outlive the use of the groups
     int dim;
     std::span<const uint32_t> occurrences{};  // the number of occurrences of each id; empty: one each
-    // Only for ids that are distinct already: the position of each id's last occurrence in the original batch.
+    // Only for ids that are distinct already: the position of each id's last occurrence in the original
+    // batch.
     std::span<const uint32_t> last_positions{};
-    // The bag of each id, whose gradient all of its ids share, or Bags::kLeftOut; empty: each id has its own gradient.
+    // The bag of each id, whose gradient all of its ids share, or Bags::kLeftOut; empty: each id has its own
+    // gradient.
     std::span<const uint32_t> bags{};
 
     bool are_distinct() const { return !last_positions.empty(); }
@@ -83,8 +85,8 @@ class GradientBatch {
   static constexpr size_t kMaxSpareBytes = size_t{32} << 20;
 
   PageVector<Occurrence> occurrences_;  // in the batch's order
-  // The distinct keys, in the order of their first occurrences, so that frequent keys lie together. The first entry is no key.
-  // Entries from found_end_ on belong to an earlier batch.
+  // The distinct keys, in the order of their first occurrences, so that frequent keys lie together. The first
+  // entry is no key. Entries from found_end_ on belong to an earlier batch.
   PageVector<KeyGradient> found_;
   size_t found_end_ = 0;
   PageVector<uint32_t> table_;    // open addressing; position in found_, 0 = empty

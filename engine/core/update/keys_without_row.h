@@ -1,6 +1,6 @@
-// The keys of one shard that had no row when a batch began. The filter counts them only after it has decided about all of them. So
-// the decision about a key depends on the counts before the batch and on the key's own occurrences, not on other keys of the
-// batch, their order, or the kind of table.
+// The keys of one shard that had no row when a batch began. The filter counts them only after it has decided
+// about all of them. So the decision about a key depends on the counts before the batch and on the key's own
+// occurrences, not on other keys of the batch, their order, or the kind of table.
 #pragma once
 
 #include <algorithm>
@@ -25,8 +25,8 @@ class KeysWithoutRow {
   void note(const KeyGradient& key, uint64_t before, bool gets_row) noexcept {
     keys_.push_back({&key, before, gets_row});
   }
-  // Counts the noted keys in the filter and forgets them. REQUIRES: the mutex of the filter's shard, held since before the
-  // first note().
+  // Counts the noted keys in the filter and forgets them. REQUIRES: the mutex of the filter's shard, held
+  // since before the first note().
   void count(AdmissionFilter& filter, int64_t global_step) noexcept {
     for (const Noted& noted : keys_) {
       const KeyGradient& key = *noted.key;

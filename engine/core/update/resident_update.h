@@ -15,8 +15,9 @@ class Phase;
 
 class ResidentUpdate final : public BatchUpdate {
  public:
-  // `batch` outlives this object. `counts_new_rows`: reserve room only for keys that are new, so that the other shares of a batch
-  // find room, too. Otherwise room is reserved as if every key were new, unless there is too little.
+  // `batch` outlives this object. `counts_new_rows`: reserve room only for keys that are new, so that the
+  // other shares of a batch find room, too. Otherwise room is reserved as if every key were new, unless there
+  // is too little.
   ResidentUpdate(const UpdateParts& parts, const GradientBatch& batch, bool counts_new_rows);
 
   bool prepare(uint64_t& new_rows) override;
@@ -37,8 +38,8 @@ class ResidentUpdate final : public BatchUpdate {
   void find_block(const IndexShard& shard, std::span<const KeyGradient> block,
                   std::span<IndexEntry, kKeysABlock> entries) const REQUIRES(shard.mutex);
   Slot next_slot();
-  // Adds a row for a key without one and returns its entry, or an empty entry if the filter denies it. The filter counts the key
-  // later.
+  // Adds a row for a key without one and returns its entry, or an empty entry if the filter denies it. The
+  // filter counts the key later.
   IndexEntry admit(IndexShard& shard, int number, const KeyGradient& key, Phase& phase) REQUIRES(shard.mutex);
 
   const UpdateParts parts_;

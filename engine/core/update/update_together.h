@@ -1,4 +1,5 @@
-// The update of a large batch by several threads, a share each: all shares are prepared, then all are committed.
+// The update of a large batch by several threads, a share each: all shares are prepared, then all are
+// committed.
 #pragma once
 
 #include <cstdint>

@@ -24,8 +24,8 @@ constexpr uint64_t kLine = CacheHierarchy::kLineBytes;
 constexpr Access kAll[] = {Access::kLoad, Access::kUpdate, Access::kStore, Access::kStoreFlushed,
                            Access::kStoreStreamed};
 
-// The caches that the header of CacheHierarchy describes, in the plainest way: every set is a list, the most recent
-// line first.
+// The caches that the header of CacheHierarchy describes, in the plainest way: every set is a list, the most
+// recent line first.
 class PlainCaches {
  public:
   explicit PlainCaches(const CacheSizes& sizes)

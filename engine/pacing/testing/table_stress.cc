@@ -1,9 +1,9 @@
-// Threads that read, train, export, save and restore one table at random, checked for what must hold in every schedule.
-// Made for the thread, address and undefined-behaviour sanitizers.
+// Threads that read, train, export, save and restore one table at random, checked for what must hold in every
+// schedule. Made for the thread, address and undefined-behaviour sanitizers.
 //
-// Every gradient is a small whole number, the same in all columns, and the rule is SGD with a rate of -1. So float sums
-// are exact in any order, a row that is not the same in all columns is torn, a row that shrinks was stale, and the sum
-// of all rows shows whether an update was lost or doubled.
+// Every gradient is a small whole number, the same in all columns, and the rule is SGD with a rate of -1. So
+// float sums are exact in any order, a row that is not the same in all columns is torn, a row that shrinks
+// was stale, and the sum of all rows shows whether an update was lost or doubled.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -171,8 +171,8 @@ TierSpec ssd_hash(bool keep_files) {
 }
 
 TierSpec durable_pool(uint64_t size_bytes) { return {"PMEM_POOL", std::nullopt, size_bytes}; }
-// The size of a pool above SSD: room for the rows of the largest batch beside those of the first tier and of moves, but
-// not for all keys.
+// The size of a pool above SSD: room for the rows of the largest batch beside those of the first tier and of
+// moves, but not for all keys.
 constexpr uint64_t kSmallPool = (PoolTier::kHeadroomSlots + 456 + 16 + 2800) * 256;
 
 [[maybe_unused]] TierSpec leveldb() { return {"LEVELDB", std::nullopt, std::nullopt}; }
@@ -220,8 +220,8 @@ TableSpec table_spec(const Storage& storage, const std::string& path) {
   return spec;
 }
 
-// Saves of a table that other threads train meanwhile: one in full, then increments. Together they fill another table,
-// which other threads read meanwhile.
+// Saves of a table that other threads train meanwhile: one in full, then increments. Together they fill
+// another table, which other threads read meanwhile.
 class Checkpoints {
  public:
   explicit Checkpoints(const Storage& storage) : copy_(table_spec(storage, directory_ / "copy")) {}
@@ -423,8 +423,8 @@ void run_replaced(const Options& options, const Storage& storage) {
   check_equal(checkpoints.copy().export_rows(), table.export_rows());
 }
 
-// Retries an apply while a small pool is full of what two checkpoints keep, until the next checkpoint lets the older
-// one go.
+// Retries an apply while a small pool is full of what two checkpoints keep, until the next checkpoint lets
+// the older one go.
 void apply_when_there_is_room(Table& table, const std::vector<int64_t>& ids) {
   const std::vector<float> gradients(ids.size() * kDim, 1.0f);
   for (;;) {
@@ -449,9 +449,9 @@ void check_rows(const std::vector<log::KeptCheckpoint>& persisted,
   }
 }
 
-// Makes checkpoints of a table that threads train and read: each consists of whole batches, and after a cut the table
-// is as it was at the last checkpoint. Every batch adds the same sum, so the count of batches determines the sum of all
-// rows.
+// Makes checkpoints of a table that threads train and read: each consists of whole batches, and after a cut
+// the table is as it was at the last checkpoint. Every batch adds the same sum, so the count of batches
+// determines the sum of all rows.
 void run_persisted(const Options& options, const Storage& storage) {
   constexpr int kCuts = 6;
   const TemporaryDirectory directory;

@@ -52,7 +52,8 @@ class WrittenRange {
   // Returns whether written bytes are durable when the call returns.
   bool syncs() const { return syncs_; }
 
-  // Call after a write that returned `written`: makes these bytes durable, and no others, if its flags say so.
+  // Call after a write that returned `written`: makes these bytes durable, and no others, if its flags say
+  // so.
   void sync(MediumFile& file, ssize_t written, uint64_t sequence) const {
     if (!syncs_ || written < 0) return;
     const bool is_known = target_.offset >= 0 && !appends_;

@@ -64,8 +64,8 @@ bool loses_the_device(Result result) {
 Handle handle_of(Stream stream) { return reinterpret_cast<Handle>(stream.handle); }
 Handle handle_of(Event event) { return reinterpret_cast<Handle>(event.handle); }
 
-// Backs memory with pages, by several threads: pinning would have the system do that page by page, which takes seconds
-// for some ten gigabytes.
+// Backs memory with pages, by several threads: pinning would have the system do that page by page, which
+// takes seconds for some ten gigabytes.
 void back_pages_together(std::span<std::byte> memory) {
   constexpr size_t kAPiece = size_t{64} << 20;
   const size_t pieces = (memory.size() + kAPiece - 1) / kAPiece;
@@ -82,8 +82,8 @@ void call_and_delete(void* function) {
 
 }  // namespace
 
-// Makes the context current for the calling thread, and restores the thread's previous context at its end, as PyTorch
-// expects.
+// Makes the context current for the calling thread, and restores the thread's previous context at its end, as
+// PyTorch expects.
 class CudaDevice::InContext {
  public:
   explicit InContext(CudaDevice& device) : driver_(device.driver_) {
@@ -240,8 +240,8 @@ DeviceAddress CudaDevice::address_of_pinned(void* memory) {
 DeviceAddress CudaDevice::try_pin(std::span<std::byte> memory) {
   const InContext in_context(*this);
   count_host_wait();
-  // After a fork, a process writes to copies of shared pages, which the device doesn't see, unless the child doesn't get
-  // the pages.
+  // After a fork, a process writes to copies of shared pages, which the device doesn't see, unless the child
+  // doesn't get the pages.
   if (madvise(memory.data(), memory.size(), MADV_DONTFORK) != 0) return {};
   back_pages_together(memory);
   const Result result = driver_.host_register(memory.data(), memory.size(), kPortable | kMapped);
@@ -258,8 +258,8 @@ void CudaDevice::unpin(std::span<std::byte> memory) {
   madvise(memory.data(), memory.size(), MADV_DOFORK);
 }
 
-// Memory that PyTorch or another library pinned counts too. For other host memory the driver has no type and returns an
-// error, which is expected.
+// Memory that PyTorch or another library pinned counts too. For other host memory the driver has no type and
+// returns an error, which is expected.
 bool CudaDevice::is_pinned(const void* memory) {
   unsigned type = 0;
   int attribute = kMemoryType;

@@ -1,5 +1,5 @@
-// A GPU of NVIDIA's, driven through the driver API. Calls are made in the device's primary context, which PyTorch uses
-// too; an error code of the driver becomes an Error.
+// A GPU of NVIDIA's, driven through the driver API. Calls are made in the device's primary context, which
+// PyTorch uses too; an error code of the driver becomes an Error.
 #pragma once
 
 #include <map>

@@ -1,5 +1,6 @@
-// The part of CUDA's driver API that the engine uses, loaded from libcuda.so.1 when a device is opened. Names, numbers
-// and parameters are those of NVIDIA's documentation; building the engine needs no header of CUDA.
+// The part of CUDA's driver API that the engine uses, loaded from libcuda.so.1 when a device is opened.
+// Names, numbers and parameters are those of NVIDIA's documentation; building the engine needs no header of
+// CUDA.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +29,8 @@ class Driver {
   // Throws Error(kMissingLibrary) if there is no driver, Error(kMissingDevice) if the driver finds no GPU.
   explicit Driver(const std::string& library);
 
-  // Returns the result's name and text: "CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access was encountered)".
+  // Returns the result's name and text: "CUDA_ERROR_ILLEGAL_ADDRESS (an illegal memory access was
+  // encountered)".
   std::string named(Result result) const;
 
   Result (*init)(unsigned flags);

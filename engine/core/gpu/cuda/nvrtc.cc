@@ -21,7 +21,8 @@ typedef long int64_t;
 typedef unsigned long uint64_t;
 )"};
 
-// Without fused multiply-add, and with division and square root rounded as IEEE 754 says, results have the CPU's bits.
+// Without fused multiply-add, and with division and square root rounded as IEEE 754 says, results have the
+// CPU's bits.
 std::vector<std::string> options() {
   return {"--std=c++20",      "--fmad=false", "--prec-div=true",
           "--prec-sqrt=true", "--ftz=false",  "--device-as-default-execution-space"};

@@ -17,12 +17,12 @@ class Nvrtc {
   explicit Nvrtc(const std::string& library);
 
   std::string version() const { return std::to_string(major_) + "." + std::to_string(minor_); }
-  // Returns the newest architecture that NVRTC compiles for and that a GPU of compute capability `capability` (90 means
-  // 9.0) runs: "compute_90". Throws Error(kMissingDevice) if the GPU is older than all of them.
+  // Returns the newest architecture that NVRTC compiles for and that a GPU of compute capability `capability`
+  // (90 means 9.0) runs: "compute_90". Throws Error(kMissingDevice) if the GPU is older than all of them.
   std::string architecture_for(int capability) const;
 
-  // Compiles the kernels for an architecture and returns their PTX: "compute_90", or "sm_90" to have the compiler try the
-  // machine code as well. Throws Error(kMissingLibrary) with the compiler's log.
+  // Compiles the kernels for an architecture and returns their PTX: "compute_90", or "sm_90" to have the
+  // compiler try the machine code as well. Throws Error(kMissingLibrary) with the compiler's log.
   std::string compile(std::span<const KernelSource> sources, const std::string& architecture) const;
   // All that compile() gives the compiler beside the sources and the architecture.
   static std::vector<std::string> settings();

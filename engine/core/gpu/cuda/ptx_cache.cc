@@ -73,7 +73,8 @@ std::optional<std::string> PtxCache::read(const std::string& path) const {
   return ptx;
 }
 
-// Writes to a temporary name and renames: other processes may read the file, and this one may end at any moment.
+// Writes to a temporary name and renames: other processes may read the file, and this one may end at any
+// moment.
 void PtxCache::write(const std::string& path, const std::string& ptx) const {
   std::error_code ignored;
   std::filesystem::create_directories(directory_, ignored);

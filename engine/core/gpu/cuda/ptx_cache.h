@@ -15,9 +15,9 @@ class PtxCache {
   // Makes the directory if it doesn't exist. With an empty name nothing is kept.
   explicit PtxCache(std::string directory) : directory_(std::move(directory)) {}
 
-  // Returns the PTX for an architecture: from the directory if it was compiled from the same sources, by the same version
-  // of NVRTC with the same options, and else compiled. A damaged file is compiled anew; a directory that can't be written
-  // only costs time.
+  // Returns the PTX for an architecture: from the directory if it was compiled from the same sources, by the
+  // same version of NVRTC with the same options, and else compiled. A damaged file is compiled anew; a
+  // directory that can't be written only costs time.
   std::string compiled(const Nvrtc& nvrtc, std::span<const KernelSource> sources,
                        const std::string& architecture) const;
 

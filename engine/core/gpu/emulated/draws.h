@@ -1,4 +1,5 @@
-// Random decisions of the emulated device, drawn from its seed: the same calls with the same seed draw the same numbers.
+// Random decisions of the emulated device, drawn from its seed: the same calls with the same seed draw the
+// same numbers.
 #pragma once
 
 #include <cstddef>

@@ -191,8 +191,8 @@ void EmulatedDevice::copy_to_device(DeviceAddress to, const void* from, size_t b
     copy("copy to device", on_device(to), on_host(from), bytes, stream);
     return;
   }
-  // As the driver does, this copies pageable memory to staging memory before it returns, and may wait for the stream
-  // first.
+  // As the driver does, this copies pageable memory to staging memory before it returns, and may wait for the
+  // stream first.
   count_host_wait();
   if (draws_.one_in(2)) run_until(stream, queue_of(stream).put);
   const auto* const first = static_cast<const std::byte*>(from);

@@ -1,12 +1,12 @@
 // A GPU made of host memory. Whatever CUDA leaves open, this device draws from a seed.
 //
-// Work put on a stream waits there. At any call of the device some of it may run: how much, and of which stream, is
-// drawn, within the order that streams and events demand. If the host waits, the work that it waits for runs, and perhaps
-// more. Kernels and copies run in parts, between which other streams run. The same calls with the same seed run in the
-// same order, so the schedule of a failed test can be repeated.
+// Work put on a stream waits there. At any call of the device some of it may run: how much, and of which
+// stream, is drawn, within the order that streams and events demand. If the host waits, the work that it
+// waits for runs, and perhaps more. Kernels and copies run in parts, between which other streams run. The
+// same calls with the same seed run in the same order, so the schedule of a failed test can be repeated.
 //
-// A copy or kernel whose effect CUDA leaves undefined loses the device, with an error that says what happened. A free()
-// of memory that isn't allocated throws Error(kInvalidArgument).
+// A copy or kernel whose effect CUDA leaves undefined loses the device, with an error that says what
+// happened. A free() of memory that isn't allocated throws Error(kInvalidArgument).
 #pragma once
 
 #include <cstddef>

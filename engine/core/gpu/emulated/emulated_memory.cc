@@ -102,7 +102,8 @@ void EmulatedMemory::free(DeviceAddress address) {
   give_range_back(offset, pages + kPage);
 }
 
-// Returns the offset of a free range, or mapped_ if there is none. `bytes` includes a guard page, which nothing may reach.
+// Returns the offset of a free range, or mapped_ if there is none. `bytes` includes a guard page, which
+// nothing may reach.
 uint64_t EmulatedMemory::take_range(uint64_t bytes) {
   const auto fits = [&](const auto& range) { return range.second >= bytes; };
   auto found = std::find_if(free_.lower_bound(next_), free_.end(), fits);
@@ -116,7 +117,8 @@ uint64_t EmulatedMemory::take_range(uint64_t bytes) {
 }
 
 void EmulatedMemory::give_range_back(uint64_t offset, uint64_t bytes) {
-  // Isn't joined with the free range that the next search begins at: its addresses would be given out again at once.
+  // Isn't joined with the free range that the next search begins at: its addresses would be given out again
+  // at once.
   auto range = free_.emplace(offset, bytes).first;
   const auto after = std::next(range);
   if (after != free_.end() && offset + range->second == after->first && after->first != next_) {

@@ -1,8 +1,9 @@
 // The memory of the emulated device, and the pinned memory of its host.
 //
-// A memfd is mapped twice. The host gets addresses of the first mapping, where nothing can be read or written: a host
-// that follows such an address ends by SIGSEGV. Copies and kernels reach the same bytes in the second mapping, after a
-// check that they are allocated: an address between two allocations, in freed memory, or never given out is a Fault.
+// A memfd is mapped twice. The host gets addresses of the first mapping, where nothing can be read or
+// written: a host that follows such an address ends by SIGSEGV. Copies and kernels reach the same bytes in
+// the second mapping, after a check that they are allocated: an address between two allocations, in freed
+// memory, or never given out is a Fault.
 //
 // Not thread-safe: the device has a mutex.
 #pragma once
@@ -27,8 +28,8 @@ class EmulatedMemory {
   EmulatedMemory(const EmulatedMemory&) = delete;
   EmulatedMemory& operator=(const EmulatedMemory&) = delete;
 
-  // Allocates memory and fills it with a drawn pattern, so that no test can depend on the contents of uninitialised
-  // memory.
+  // Allocates memory and fills it with a drawn pattern, so that no test can depend on the contents of
+  // uninitialised memory.
   DeviceAddress allocate(size_t bytes, Draws& draws);  // throws Error(kStoreFull)
   void free(DeviceAddress address);                    // throws Error(kInvalidArgument)
   MemorySize size() const { return {capacity_, capacity_ - used_}; }

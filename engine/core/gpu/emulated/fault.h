@@ -1,5 +1,5 @@
-// An error for which a GPU would end a kernel or a copy, and then its context. The emulated device says exactly what it
-// was.
+// An error for which a GPU would end a kernel or a copy, and then its context. The emulated device says
+// exactly what it was.
 #pragma once
 
 #include <stdexcept>

@@ -15,9 +15,9 @@
 #include <sanitizer/tsan_interface.h>
 #endif
 
-// Pushes the registers that a call preserves, stores the stack pointer at *from, switches to the stack `to` and pops its
-// registers. It replaces swapcontext(), which makes a system call for the signal mask each time: that takes longer than
-// most of a kernel thread's work between two barriers.
+// Pushes the registers that a call preserves, stores the stack pointer at *from, switches to the stack `to`
+// and pops its registers. It replaces swapcontext(), which makes a system call for the signal mask each time:
+// that takes longer than most of a kernel thread's work between two barriers.
 extern "C" void embstore_switch_stacks(void** from, void* to);
 asm(R"(
 .text
@@ -49,8 +49,8 @@ namespace {
 constexpr size_t kStackBytes = size_t{128} << 10;
 constexpr size_t kGuardBytes = 4096;
 constexpr size_t kMaxIdleFibers = 2048;
-// Stacks begin at this many different places in a page. Otherwise the few cache lines that each kernel thread uses would
-// fall into the same cache set.
+// Stacks begin at this many different places in a page. Otherwise the few cache lines that each kernel thread
+// uses would fall into the same cache set.
 constexpr uint32_t kStackPlaces = 32;
 constexpr size_t kPlaceBytes = 128;
 
@@ -67,8 +67,8 @@ class Sanitizer {
   void after_enter() { __sanitizer_finish_switch_fiber(own_fake_stack_, &resumer_stack_, &resumer_bytes_); }
   void before_leave() { __sanitizer_start_switch_fiber(&own_fake_stack_, resumer_stack_, resumer_bytes_); }
   void after_leave() { __sanitizer_finish_switch_fiber(resumer_fake_stack_, nullptr, nullptr); }
-  // The fiber may be in the middle of a function, whose stack frames are still poisoned: memory that is mapped there next
-  // must not be.
+  // The fiber may be in the middle of a function, whose stack frames are still poisoned: memory that is
+  // mapped there next must not be.
   static void forget(const std::byte* stack) { __asan_unpoison_memory_region(stack, kStackBytes); }
 
  private:

@@ -9,8 +9,8 @@
 
 namespace embstore::gpu::emulated {
 
-// A stack that remembers where it stopped. It runs `body(argument)` again and again and gives way after each run; the
-// body may also call give_way() in between.
+// A stack that remembers where it stopped. It runs `body(argument)` again and again and gives way after each
+// run; the body may also call give_way() in between.
 class Fiber {
  public:
   Fiber();

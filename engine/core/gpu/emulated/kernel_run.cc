@@ -16,8 +16,8 @@ namespace {
 constexpr uint64_t kMaxActiveBlocks = 4;
 constexpr uint64_t kSliceDoublings = 5;
 
-// A run of a kernel looks for races with a probability of one in this number: more often in its first runs, since a
-// search makes a run take several times as long.
+// A run of a kernel looks for races with a probability of one in this number: more often in its first runs,
+// since a search makes a run take several times as long.
 constexpr uint64_t kFirstRuns = 64;
 constexpr uint64_t kFirstRaceSearches = 8;
 constexpr uint64_t kLaterRaceSearches = 64;
@@ -34,8 +34,8 @@ std::vector<uint32_t> in_drawn_order(uint32_t count, Draws& draws) {
 
 }  // namespace
 
-// Not inlined: a fiber may go on in another host thread than it began in, so the address of a thread-local variable must
-// not be kept across a switch.
+// Not inlined: a fiber may go on in another host thread than it began in, so the address of a thread-local
+// variable must not be kept across a switch.
 [[gnu::noinline]] KernelRun& KernelRun::running() {
   if (running_here == nullptr) {
     throw Error(ErrorKind::kInvalidArgument, "device memory was accessed by the host: only kernels reach it");

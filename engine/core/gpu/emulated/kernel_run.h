@@ -1,9 +1,9 @@
 // One launch of a kernel on the emulated device, which runs slice by slice.
 //
-// Some blocks run at once, in a drawn order, and so do the threads of each block. A thread runs until it waits at a
-// barrier, ends, or is drawn to give way before an atomic access. So under some schedules a thread doesn't see another
-// thread's write unless a barrier or the order of atomic accesses guarantees it. Some runs also look for races, which
-// takes longer, and finds them whatever the schedule is.
+// Some blocks run at once, in a drawn order, and so do the threads of each block. A thread runs until it
+// waits at a barrier, ends, or is drawn to give way before an atomic access. So under some schedules a thread
+// doesn't see another thread's write unless a barrier or the order of atomic accesses guarantees it. Some
+// runs also look for races, which takes longer, and finds them whatever the schedule is.
 #pragma once
 
 #include <cstddef>
@@ -36,8 +36,8 @@ class KernelRun {
   KernelRun(const KernelRun&) = delete;
   KernelRun& operator=(const KernelRun&) = delete;
 
-  // Runs some slices. Returns false when all threads of all blocks have ended. Throws Fault for an error that would end
-  // the kernel on a GPU.
+  // Runs some slices. Returns false when all threads of all blocks have ended. Throws Fault for an error that
+  // would end the kernel on a GPU.
   bool step();
 
   // --- For the kernel's threads
@@ -78,7 +78,8 @@ class KernelRun {
     Races shared_races{};
   };
 
-  // Runs threads of one block until one of them waits, gives way or ends. Returns false and throws Fault as step() does.
+  // Runs threads of one block until one of them waits, gives way or ends. Returns false and throws Fault as
+  // step() does.
   bool run_slice();
   void start_block();
   Runner* choose(Block& block);

@@ -27,7 +27,8 @@ class Operation {
   explicit Operation(std::string label) : label_(std::move(label)) {}
   virtual ~Operation() = default;
 
-  // Does a part of the operation; other streams may run between two parts. Returns false when it is done. Throws Fault.
+  // Does a part of the operation; other streams may run between two parts. Returns false when it is done.
+  // Throws Fault.
   virtual bool step() = 0;
   // The milestone that another stream must reach before this can run; null if there is none.
   virtual const Milestone* waits_for() const { return nullptr; }

@@ -1,6 +1,6 @@
-// Finds races: two accesses to one element, at least one of them a write, that nothing orders. They are of different
-// threads, no barrier lies between them, and they aren't both atomic. Such a kernel is wrong on a GPU, whatever schedule
-// was drawn here.
+// Finds races: two accesses to one element, at least one of them a write, that nothing orders. They are of
+// different threads, no barrier lies between them, and they aren't both atomic. Such a kernel is wrong on a
+// GPU, whatever schedule was drawn here.
 #pragma once
 
 #include <cstdint>
@@ -50,8 +50,8 @@ class Races {
     return before.thread != now.thread && before.phase == now.phase;
   }
 
-  // Two accesses are enough: they are of different threads, so a later access that races with any noted one races with
-  // one of these.
+  // Two accesses are enough: they are of different threads, so a later access that races with any noted one
+  // races with one of these.
   struct Two {
     Accessor first;
     Accessor second;

@@ -1,5 +1,5 @@
-// The kernels' language on the emulated device. See language.h. Functions that are only declared here act for the kernel
-// that the calling thread runs: emulated/kernel_run.cc defines them.
+// The kernels' language on the emulated device. See language.h. Functions that are only declared here act for
+// the kernel that the calling thread runs: emulated/kernel_run.cc defines them.
 #pragma once
 
 #include <cmath>
@@ -46,7 +46,8 @@ void check_access(const void* element, Access access);
 
 }  // namespace emulated
 
-// The result of indexing an array. It tells reads from writes, so that a race is found whatever the schedule is.
+// The result of indexing an array. It tells reads from writes, so that a race is found whatever the schedule
+// is.
 template <class T>
 class Element {
   using Value = std::remove_const_t<T>;
@@ -90,8 +91,8 @@ inline T& in_place(const Element<T>& element) {
   return *element.address();
 }
 
-// All atomic functions return the value that was there before. Threads of a kernel take turns, so plain accesses are
-// atomic here.
+// All atomic functions return the value that was there before. Threads of a kernel take turns, so plain
+// accesses are atomic here.
 namespace emulated {
 template <class T, class Change>
 inline T atomically(T* where, const Change& change) {
@@ -103,8 +104,8 @@ inline T atomically(T* where, const Change& change) {
 }
 }  // namespace emulated
 
-// Counts as atomic in the search for races, since the kernel means to read beside atomic accesses. (The value is never
-// outdated here, but other threads may change it right afterwards.)
+// Counts as atomic in the search for races, since the kernel means to read beside atomic accesses. (The value
+// is never outdated here, but other threads may change it right afterwards.)
 inline uint32_t stale(const Element<uint32_t>& where) {
   return emulated::atomically(where.address(), [](uint32_t before) { return before; });
 }

@@ -1,4 +1,5 @@
-// Finds a batch of ids in mirrors, each table's ids in the table's own, and lists the ids that the mirrors don't have.
+// Finds a batch of ids in mirrors, each table's ids in the table's own, and lists the ids that the mirrors
+// don't have.
 #pragma once
 
 #include "gpu/kernels/mirror.h"

@@ -1,5 +1,5 @@
-// Looks for gradients that are NaN or infinite: a single one spoils its row for good. `Unit` is four floats, or one, as
-// in rows.h.
+// Looks for gradients that are NaN or infinite: a single one spoils its row for good. `Unit` is four floats,
+// or one, as in rows.h.
 #pragma once
 
 #include "gpu/kernels/language.h"

@@ -1,8 +1,9 @@
-// Sums the gradients of each distinct id in the order of the batch: the first is copied, and the others are added to it
-// one by one, as the CPU's GradientBatch does.
+// Sums the gradients of each distinct id in the order of the batch: the first is copied, and the others are
+// added to it one by one, as the CPU's GradientBatch does.
 //
-// Additions for one id have to wait for each other, and so would the loads if the adding thread made them itself. So if
-// an id occurs often, a block sums its gradients: all of its threads load ahead into shared memory, and few threads add.
+// Additions for one id have to wait for each other, and so would the loads if the adding thread made them
+// itself. So if an id occurs often, a block sums its gradients: all of its threads load ahead into shared
+// memory, and few threads add.
 #pragma once
 
 #include "gpu/kernels/language.h"
@@ -202,8 +203,8 @@ struct SumGradientsArguments {
   uint32_t blocks;                // the run's number of blocks
 };
 
-// A thread sums units that are far apart, so that the grid need not be as large as the largest batch: most batches choose
-// few ids.
+// A thread sums units that are far apart, so that the grid need not be as large as the largest batch: most
+// batches choose few ids.
 EMBSTORE_KERNEL(sum_gradients, SumGradientsArguments) {
   const uint32_t dim = arguments.gradients.dim;
   const uint32_t units = units_of(arguments.gradients.dim);

@@ -1,6 +1,6 @@
-// The language of the kernels: a subset of CUDA C++ that NVRTC compiles for a GPU and the host's compiler for the
-// emulated device. A kernel includes this file, and no other file of the host's than those that CMakeLists.txt lists as
-// embstore_kernel_sources.
+// The language of the kernels: a subset of CUDA C++ that NVRTC compiles for a GPU and the host's compiler for
+// the emulated device. A kernel includes this file, and no other file of the host's than those that
+// CMakeLists.txt lists as embstore_kernel_sources.
 //
 //   EMBSTORE_KERNEL(name, Arguments) { ... arguments.ids[i] ... }     the body of one thread
 //   EMBSTORE_SHARED(T, name, count);                                  shared memory of the block, uninitialised
@@ -12,10 +12,11 @@
 //   in_place(array[i])                                                a reference, for atomic accesses to a struct's parts
 //   EMBSTORE_UNROLL                                                   before a short loop
 //
-// On the emulated device, indexing gives no reference but a stand-in for one: `auto x = array[i]` copies nothing, so name the
-// type. Device memory holds no pointers: arrays are arguments, and rows refer to each other by index. The one exception is a
-// list, in pinned memory, of the addresses of rows in host memory. There are no warp intrinsics, since the emulated device has
-// no warps. A kernel that needs its run's number of blocks has it as an argument: the grid may be larger, for other runs.
+// On the emulated device, indexing gives no reference but a stand-in for one: `auto x = array[i]` copies
+// nothing, so name the type. Device memory holds no pointers: arrays are arguments, and rows refer to each
+// other by index. The one exception is a list, in pinned memory, of the addresses of rows in host memory.
+// There are no warp intrinsics, since the emulated device has no warps. A kernel that needs its run's number
+// of blocks has it as an argument: the grid may be larger, for other runs.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +32,8 @@
 
 namespace embstore::gpu {
 
-// An array in device memory, or in pinned host memory that kernels reach. The emulated device checks every access: that
-// its index is within bounds, and that the memory is allocated.
+// An array in device memory, or in pinned host memory that kernels reach. The emulated device checks every
+// access: that its index is within bounds, and that the memory is allocated.
 template <class T>
 struct Global {
   DeviceAddress address;

@@ -1,10 +1,10 @@
 // The mirror of the host's index: says which keys have a row in the device's memory, and in which slot.
 //
-// It is an open-addressed table of buckets of 64 bytes. A bucket has a tag (eight bits of the hash) and a slot for each
-// of its entries. The keys lie beside the rows, in an array by slot, so that a find reads one bucket, and one key for
-// each tag that fits. A key that finds its bucket full goes to the next bucket, and each bucket that it passed counts it;
-// a find goes on only from a bucket that keys have passed. So removing leaves no tombstones, and a full bucket hides
-// nothing.
+// It is an open-addressed table of buckets of 64 bytes. A bucket has a tag (eight bits of the hash) and a
+// slot for each of its entries. The keys lie beside the rows, in an array by slot, so that a find reads one
+// bucket, and one key for each tag that fits. A key that finds its bucket full goes to the next bucket, and
+// each bucket that it passed counts it; a find goes on only from a bucket that keys have passed. So removing
+// leaves no tombstones, and a full bucket hides nothing.
 //
 // Moves change the mirror, in kernels of their own. They must run neither beside finds nor beside each other.
 #pragma once

@@ -1,4 +1,5 @@
-// Changes of the mirror, a batch of moves at a time: rows that came into the device's memory, and rows that left it.
+// Changes of the mirror, a batch of moves at a time: rows that came into the device's memory, and rows that
+// left it.
 #pragma once
 
 #include "gpu/kernels/mirror.h"
@@ -77,8 +78,8 @@ struct EraseArguments {
   Global<const uint32_t> count;  // one element: how many slots there are
 };
 
-// Removes keys from the mirror. It can't look for their slots itself: a find beside it would miss keys, as passed_by
-// counts go down.
+// Removes keys from the mirror. It can't look for their slots itself: a find beside it would miss keys, as
+// passed_by counts go down.
 EMBSTORE_KERNEL(erase, EraseArguments) {
   const uint64_t i = global_thread();
   if (i >= arguments.count[0] || arguments.slots[i] == kNoSlot) return;

@@ -1,4 +1,5 @@
-// Splits a batch of ids by the partitions of a variable: numbers by which the batch is sorted, and the ids in that order.
+// Splits a batch of ids by the partitions of a variable: numbers by which the batch is sorted, and the ids in
+// that order.
 #pragma once
 
 #include "gpu/kernels/language.h"

@@ -1,5 +1,5 @@
-// The places of a batch that a run of a kernel goes over. In a batch for several tables, each table has a range of
-// neighbouring places; only the device knows where it begins and ends.
+// The places of a batch that a run of a kernel goes over. In a batch for several tables, each table has a
+// range of neighbouring places; only the device knows where it begins and ends.
 #pragma once
 
 #include "gpu/kernels/language.h"
@@ -25,9 +25,9 @@ inline uint64_t end_of(const Places& places, uint64_t most) {
   return places.end.count == 0 ? most : places.end[0];
 }
 
-// Calls visit(place, number) for the thread's share of the places, each of which has `threads` numbers; the other form
-// calls visit(place). With several tables a run has fewer blocks than the whole batch would take, so a thread may have
-// many places.
+// Calls visit(place, number) for the thread's share of the places, each of which has `threads` numbers; the
+// other form calls visit(place). With several tables a run has fewer blocks than the whole batch would take,
+// so a thread may have many places.
 template <class Visit>
 inline void for_each_place(const Places& places, uint64_t most, uint32_t blocks, uint32_t threads,
                            const Visit& visit) {

@@ -1,6 +1,6 @@
-// The data that the device keeps of rows beside their floats, and how accesses change it: counts, versions, and the
-// stamps by which rows are ranked, as in row/ranking.h. Look-ups may be counted on several streams at once, and beside an
-// update; two updates of one row may not run at once.
+// The data that the device keeps of rows beside their floats, and how accesses change it: counts, versions,
+// and the stamps by which rows are ranked, as in row/ranking.h. Look-ups may be counted on several streams at
+// once, and beside an update; two updates of one row may not run at once.
 #pragma once
 
 #include "gpu/kernels/mirror.h"
@@ -93,8 +93,8 @@ struct CountHitsArguments {
 
 inline constexpr uint32_t kHitsAThread = 4;
 
-// Counts every id as an access, repeated ids too. A block first counts its ids in shared memory, in a hash table by slot:
-// otherwise all threads with a frequent row would wait for each other.
+// Counts every id as an access, repeated ids too. A block first counts its ids in shared memory, in a hash
+// table by slot: otherwise all threads with a frequent row would wait for each other.
 EMBSTORE_KERNEL(count_hits_of_rows, CountHitsArguments) {
   constexpr uint32_t kEntries = 2 * kHitsAThread * kMaxBlockThreads;  // a power of two
   EMBSTORE_SHARED(uint32_t, slots, kEntries);

@@ -1,5 +1,5 @@
-// Copies rows between their places by slot and batches of rows. `Unit` is what a thread moves at once: 16 bytes, or one
-// float if a batch's rows are no multiple of 16 bytes.
+// Copies rows between their places by slot and batches of rows. `Unit` is what a thread moves at once: 16
+// bytes, or one float if a batch's rows are no multiple of 16 bytes.
 #pragma once
 
 #include "gpu/kernels/mirror.h"
@@ -64,8 +64,8 @@ struct FetchRowsArguments {
   uint32_t blocks;  // the run's number of blocks
 };
 
-// A thread copies units that are far apart, so that the grid need not be as large as the largest batch: most batches are
-// small.
+// A thread copies units that are far apart, so that the grid need not be as large as the largest batch: most
+// batches are small.
 template <class Unit>
 inline void fetch_units(const FetchRowsArguments<Unit>& arguments) {
   const uint64_t end = uint64_t{arguments.count[0]} * arguments.row_units;

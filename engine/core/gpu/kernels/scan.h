@@ -1,12 +1,13 @@
-// Prefix sums. With them threads that each keep some items of a batch agree on the items' places, in the batch's order.
+// Prefix sums. With them threads that each keep some items of a batch agree on the items' places, in the
+// batch's order.
 #pragma once
 
 #include "gpu/kernels/language.h"
 
 namespace embstore::gpu {
 
-// Returns the sum of `value` over the threads before this one, and sets `total` to the sum over all threads of the block.
-// Every thread of the block must call it.
+// Returns the sum of `value` over the threads before this one, and sets `total` to the sum over all threads
+// of the block. Every thread of the block must call it.
 inline uint32_t sum_before_in_block(uint32_t value, uint32_t& total) {
   constexpr uint32_t kGroup = 16;
   constexpr uint32_t kGroups = kMaxBlockThreads / kGroup;
@@ -55,8 +56,8 @@ struct ScanCountsArguments {
   Global<uint32_t> total_on_host = {};  // if given: the same, in pinned memory
 };
 
-// Runs in a single block: a batch has few counts, one a block, or one a digit and block. The block loads the next counts
-// while it sums these.
+// Runs in a single block: a batch has few counts, one a block, or one a digit and block. The block loads the
+// next counts while it sums these.
 EMBSTORE_KERNEL(scan_counts, ScanCountsArguments) {
   constexpr uint32_t kVectors = 4;
   constexpr uint32_t kItems = 4 * kVectors;  // neighbouring counts of one thread

@@ -1,5 +1,5 @@
-// A stable radix sort of a batch's positions by the number that each has: one pass a digit, from the lowest. Equal
-// numbers keep the batch's order, which gives sums of gradients the CPU's bits.
+// A stable radix sort of a batch's positions by the number that each has: one pass a digit, from the lowest.
+// Equal numbers keep the batch's order, which gives sums of gradients the CPU's bits.
 #pragma once
 
 #include "gpu/kernels/scan.h"
@@ -48,8 +48,8 @@ EMBSTORE_KERNEL(count_digits, SortArguments) {
   }
 }
 
-// The index of count i. It leaves gaps, so that neighbouring threads use different banks of shared memory, both when they
-// go by digit and when they go in the order of counts.
+// The index of count i. It leaves gaps, so that neighbouring threads use different banks of shared memory,
+// both when they go by digit and when they go in the order of counts.
 inline constexpr uint32_t count_at(uint32_t i) { return i + i / kDigits; }
 
 // REQUIRES: block_digits as scan_counts left them, and the same number of threads a block as count_digits.
@@ -63,8 +63,8 @@ EMBSTORE_KERNEL(move_by_digit, SortArguments) {
   for (uint64_t i = items.first; i < items.end; ++i)
     ++counts[count_at(digit_of(arguments, i) * threads + thread)];
   sync_block();
-  // Each count becomes the sum of the counts before it: the number of the block's items that come before the thread's
-  // first item with that digit.
+  // Each count becomes the sum of the counts before it: the number of the block's items that come before the
+  // thread's first item with that digit.
   uint32_t sum = 0;
   for (uint32_t i = 0; i < kDigits; ++i) sum += counts[count_at(thread * kDigits + i)];
   uint32_t total;

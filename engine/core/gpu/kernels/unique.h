@@ -1,4 +1,5 @@
-// Lists the distinct ids of a batch in the order of their first occurrence, and says for each id which distinct id it is.
+// Lists the distinct ids of a batch in the order of their first occurrence, and says for each id which
+// distinct id it is.
 //
 // 0. clear_table
 // 1. claim_ids: each id finds its entry of an open-addressed table, which ends with the first position of that id.
@@ -46,9 +47,9 @@ EMBSTORE_KERNEL(claim_ids, UniqueArguments) {
   const uint64_t size = arguments.first_positions.count;
   uint64_t at = ((hash_key(id) & 0xffffffff) * size) >> 32;
   while (true) {
-    // An earlier position of the same id may replace a position, so the id of an entry never changes. Most threads with a
-    // frequent id need no atomic access, for which they would wait for each other: they find that an earlier position is
-    // there.
+    // An earlier position of the same id may replace a position, so the id of an entry never changes. Most
+    // threads with a frequent id need no atomic access, for which they would wait for each other: they find
+    // that an earlier position is there.
     uint32_t found = stale(arguments.first_positions[at]);
     if (found == kNoPosition) found = atomic_exchange_if(arguments.first_positions[at], kNoPosition, i);
     if (found == kNoPosition) break;

@@ -1,8 +1,8 @@
-// Updates rows in the device's memory, one kernel a rule. The formulas are those of rules/, which the CPU's optimizers
-// use too, so bits are equal.
+// Updates rows in the device's memory, one kernel a rule. The formulas are those of rules/, which the CPU's
+// optimizers use too, so bits are equal.
 //
-// Some neighbouring threads share a row, and take its units of four floats in turn. Rules that look at one element alone
-// take one pass; the other rules have barriers of the block between their passes.
+// Some neighbouring threads share a row, and take its units of four floats in turn. Rules that look at one
+// element alone take one pass; the other rules have barriers of the block between their passes.
 #pragma once
 
 #include "gpu/kernels/gradient_sums.h"

@@ -1,5 +1,5 @@
-// The data that a device keeps of its rows beside their floats, by slot. Accesses are counted as in the host's first
-// tier. See kernels/ranks.h.
+// The data that a device keeps of its rows beside their floats, by slot. Accesses are counted as in the
+// host's first tier. See kernels/ranks.h.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,8 @@ class DeviceRanks {
 
   uint64_t bytes() const { return metas_.bytes() + served_.bytes() + stamps_.bytes(); }
 
-  // The headers of the rows in `slots`. `count` is one number in memory that the device reaches: how many rows there are.
+  // The headers of the rows in `slots`. `count` is one number in memory that the device reaches: how many
+  // rows there are.
   struct Batch {
     Global<RowHeader> headers;
     Global<const uint32_t> slots;
@@ -28,13 +29,13 @@ class DeviceRanks {
   // Copies headers from the device, all but their keys.
   void take(const Batch& batch, Stream stream) const;
 
-  // Counts an update of the distinct ids of a batch: occurrences, the version, the save span, and the stamp of the last
-  // occurrence. `slots` has the ids' slots, none twice, and kNoSlot for ids without a row; only those in `places` are
-  // counted. REQUIRES: sums.sort() of the unique batch.
+  // Counts an update of the distinct ids of a batch: occurrences, the version, the save span, and the stamp
+  // of the last occurrence. `slots` has the ids' slots, none twice, and kNoSlot for ids without a row; only
+  // those in `places` are counted. REQUIRES: sums.sort() of the unique batch.
   void add_update(Global<const uint32_t> slots, const Places& places, const GradientSums& sums,
                   const CountedUpdate& update, Launches& launches);
-  // Counts a served look-up of ids whose rows are in `slots`, those in `places` alone. `order`, if given, is each id's
-  // position in the caller's batch. REQUIRES: moves wait until the kernel has run.
+  // Counts a served look-up of ids whose rows are in `slots`, those in `places` alone. `order`, if given, is
+  // each id's position in the caller's batch. REQUIRES: moves wait until the kernel has run.
   void add_hits(Global<const uint32_t> slots, const Places& places, Global<const uint32_t> order,
                 uint64_t first_stamp, Launches& launches);
 

@@ -1,5 +1,5 @@
-// Rows in a device's memory, by slot, and copies of them to and from batches. A row is laid out as RowLayout says:
-// weights first, and every block padded to 16 bytes.
+// Rows in a device's memory, by slot, and copies of them to and from batches. A row is laid out as RowLayout
+// says: weights first, and every block padded to 16 bytes.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,8 @@ class DeviceRows {
     Global<const uint32_t> order = {};  // see CopyRowsArguments
   };
 
-  // gather() copies the first `floats` of each row (the weights, or the whole row) to the batch, where rows follow each
-  // other; scatter() copies them back.
+  // gather() copies the first `floats` of each row (the weights, or the whole row) to the batch, where rows
+  // follow each other; scatter() copies them back.
   void gather(const Batch& batch, uint32_t floats, Stream stream) const;
   void add_gather(const Batch& batch, uint32_t floats, Launches& launches) const;
   // REQUIRES: no slot twice.

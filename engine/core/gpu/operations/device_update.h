@@ -1,6 +1,6 @@
-// Updates rows in a device's memory by one apply of an optimizer. The step, which Optimizer::step() gives, has the values
-// that the apply has for all rows. Kernels read it in memory, since the host may launch them before it knows the values.
-// See kernels/update_rows.h.
+// Updates rows in a device's memory by one apply of an optimizer. The step, which Optimizer::step() gives,
+// has the values that the apply has for all rows. Kernels read it in memory, since the host may launch them
+// before it knows the values. See kernels/update_rows.h.
 #pragma once
 
 #include <algorithm>
@@ -54,8 +54,8 @@ class StepInMemory {
 // The update of rows of `dim` weights, which sums their gradients on the way.
 class DeviceUpdate {
  public:
-  // Updates the distinct ids of a batch. `slots` has the ids' slots, none twice, and kNoSlot for ids to leave out; only
-  // those in `places` are updated. REQUIRES: sums.sum() of the batch, with these gradients.
+  // Updates the distinct ids of a batch. `slots` has the ids' slots, none twice, and kNoSlot for ids to leave
+  // out; only those in `places` are updated. REQUIRES: sums.sum() of the batch, with these gradients.
   DeviceUpdate(Global<const uint32_t> slots, const Places& places, const GradientSums& sums,
                DeviceAddress gradients)
       : slots_(slots), places_(places), gradients_(sums.gradients(gradients)) {}

@@ -15,8 +15,8 @@ struct FetchedRows {
   Global<const DeviceAddress> elsewhere;
 };
 
-// Copies row i of `from` to row places[i] of `to`, or to row order[places[i]] if there is an order. `count` is one number
-// in device memory.
+// Copies row i of `from` to row places[i] of `to`, or to row order[places[i]] if there is an order. `count`
+// is one number in device memory.
 inline void add_fetch(const FetchedRows& from, Global<const uint32_t> places, Global<const uint32_t> order,
                       Global<const uint32_t> count, Global<float> to, uint32_t floats, Launches& launches) {
   constexpr uint32_t kMaxBlocks = 512;  // more blocks than run at once

@@ -9,8 +9,8 @@
 
 namespace embstore::gpu {
 
-// Sets `first`, which is kAllFinite before, to the position of the first id that has a NaN or infinite gradient. Ids that
-// `kept` leaves out don't count. `gradients` has `dim` floats for each id.
+// Sets `first`, which is kAllFinite before, to the position of the first id that has a NaN or infinite
+// gradient. Ids that `kept` leaves out don't count. `gradients` has `dim` floats for each id.
 inline void add_find_not_finite(DeviceAddress gradients, uint32_t ids, uint32_t dim,
                                 Global<const int64_t> kept, Global<uint32_t> first, Launches& launches) {
   if (ids == 0) return;

@@ -1,5 +1,5 @@
-// Groups the gradients of a batch by distinct id and sums them in the order of the batch, which gives the CPU's bits. The
-// next batch uses the memory again, so each batch in flight needs a GradientSums of its own.
+// Groups the gradients of a batch by distinct id and sums them in the order of the batch, which gives the
+// CPU's bits. The next batch uses the memory again, so each batch in flight needs a GradientSums of its own.
 #pragma once
 
 #include <cstdint>
@@ -24,11 +24,11 @@ class GradientSums {
     uint32_t ids;
     Global<const uint32_t> order = {};  // if given: each id's position in the caller's batch
   };
-  // Sorts the positions of each batch's ids, as positions() says; device_update.h needs that. Several batches share a
-  // kernel launch in each pass.
+  // Sorts the positions of each batch's ids, as positions() says; device_update.h needs that. Several batches
+  // share a kernel launch in each pass.
   static void sort(std::span<const Input> batches, Stream stream);
-  // For batches whose ids are in the order of tables: finds where each table's distinct ids begin, and where the last
-  // table's end. `id_bounds` has the same bounds among the ids. REQUIRES: sort() of the batch.
+  // For batches whose ids are in the order of tables: finds where each table's distinct ids begin, and where
+  // the last table's end. `id_bounds` has the same bounds among the ids. REQUIRES: sort() of the batch.
   struct Bounds {
     const Input* batch;
     Global<const uint32_t> id_bounds;
@@ -41,8 +41,8 @@ class GradientSums {
     Global<const uint32_t> numbers;
     Global<const uint32_t> count;
   };
-  // For each chosen id: the sum of its gradients (`dim` floats), how often it occurs, and the position of its last
-  // occurrence. In device memory or pinned memory.
+  // For each chosen id: the sum of its gradients (`dim` floats), how often it occurs, and the position of its
+  // last occurrence. In device memory or pinned memory.
   struct Sums {
     Global<float> sums;
     Global<uint32_t> occurrences;
@@ -62,8 +62,8 @@ class GradientSums {
   void add_long_sums(uint32_t ids, DeviceAddress gradients_of_batch, Launches& launches) const;
   // The gradients as kernels take them. `floats` is the address that sum() got.
   BatchGradients gradients(DeviceAddress floats) const;
-  // The positions of the batch that was sorted last, by distinct id, in the batch's order for each; and where those of
-  // each distinct id begin and end.
+  // The positions of the batch that was sorted last, by distinct id, in the batch's order for each; and where
+  // those of each distinct id begin and end.
   Global<const uint32_t> positions() const { return sort_.positions(); }
   const DeviceArray<uint32_t>& begins() const { return begins_; }
   const DeviceArray<uint32_t>& ends() const { return ends_; }

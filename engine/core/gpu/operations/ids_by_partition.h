@@ -1,6 +1,6 @@
-// Sorts the ids of a batch by a variable's partitions, so that each partition has neighbouring places; within a partition
-// ids keep the batch's order. The next batch uses the memory again, so each batch in flight needs an IdsByPartition of
-// its own.
+// Sorts the ids of a batch by a variable's partitions, so that each partition has neighbouring places; within
+// a partition ids keep the batch's order. The next batch uses the memory again, so each batch in flight needs
+// an IdsByPartition of its own.
 #pragma once
 
 #include <cstdint>
@@ -25,16 +25,16 @@ class IdsByPartition {
         ids_(device, max_ids),
         bounds_(device, partitions + 1) {}
 
-  // A batch to take apart into `to`. `kept`: 0 leaves the id at this position out; empty: all are kept. `bounds_on_host`,
-  // if given, gets the bounds in pinned memory too.
+  // A batch to take apart into `to`. `kept`: 0 leaves the id at this position out; empty: all are kept.
+  // `bounds_on_host`, if given, gets the bounds in pinned memory too.
   struct Input {
     IdsByPartition* to;
     Global<const int64_t> ids;
     Global<const int64_t> kept = {};
     Global<uint32_t> bounds_on_host = {};
   };
-  // ids(), order(), bounds() and count() hold the result when the stream has got there. Several batches share kernel
-  // launches.
+  // ids(), order(), bounds() and count() hold the result when the stream has got there. Several batches share
+  // kernel launches.
   static void partition(std::span<const Input> batches, Stream stream) {
     if (batches.empty()) return;
     Device& device = batches.front().to->device_;

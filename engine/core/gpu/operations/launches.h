@@ -1,5 +1,5 @@
-// Collects independent runs of kernels, and launches the runs of one kernel together, whatever number of tables they are
-// for.
+// Collects independent runs of kernels, and launches the runs of one kernel together, whatever number of
+// tables they are for.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 // The mirror of the host's index in a device's memory: see kernels/mirror.h.
 //
-// Finds may run on several streams at once. Events must order a change after the finds that are on streams already, and
-// before later finds.
+// Finds may run on several streams at once. Events must order a change after the finds that are on streams
+// already, and before later finds.
 #pragma once
 
 #include <cstdint>
@@ -25,15 +25,16 @@ class Mirror {
   MirrorArrays arrays() const { return {buckets_.global(), keys_.global()}; }
   uint64_t bytes() const { return buckets_.bytes() + keys_.bytes(); }
 
-  // Enters keys: the i-th key has its row in the i-th slot. `count` is one number that the device reaches: how many keys
-  // there are, which the host need not know yet. REQUIRES: no key twice, no key that the mirror has, no slot that is
-  // taken.
+  // Enters keys: the i-th key has its row in the i-th slot. `count` is one number that the device reaches:
+  // how many keys there are, which the host need not know yet. REQUIRES: no key twice, no key that the mirror
+  // has, no slot that is taken.
   void insert(Global<const int64_t> keys, Global<const uint32_t> slots, Global<const uint32_t> count,
               Stream stream);
-  // Removes keys, and sets `slots` to the slots of their rows, kNoSlot for a key that the mirror doesn't have. REQUIRES:
-  // no key twice.
+  // Removes keys, and sets `slots` to the slots of their rows, kNoSlot for a key that the mirror doesn't
+  // have. REQUIRES: no key twice.
   void erase(Global<const int64_t> keys, Global<uint32_t> slots, Global<const uint32_t> count, Stream stream);
-  // Removes the keys whose rows are in these slots. REQUIRES: the mirror has a key for each, and no slot is given twice.
+  // Removes the keys whose rows are in these slots. REQUIRES: the mirror has a key for each, and no slot is
+  // given twice.
   void erase_slots(Global<const uint32_t> slots, Global<const uint32_t> count, Stream stream);
   // The number of keys that ever found no entry. Any number but 0 is a bug of the caller's.
   Global<const uint32_t> refused() const { return refused_.constant(); }
@@ -48,8 +49,8 @@ class Mirror {
   DeviceArray<uint32_t> refused_;
 };
 
-// A batch of ids, each found in the mirror of its table: their slots, and a list of the ids that the mirrors don't have.
-// The next batch uses the memory again, so each batch in flight needs a FoundBatch of its own.
+// A batch of ids, each found in the mirror of its table: their slots, and a list of the ids that the mirrors
+// don't have. The next batch uses the memory again, so each batch in flight needs a FoundBatch of its own.
 class FoundBatch {
  public:
   FoundBatch(Device& device, uint32_t max_ids, uint32_t block_threads = kMaxBlockThreads);
@@ -65,8 +66,8 @@ class FoundBatch {
     Global<const uint32_t> order = {};        // if given: each id's position in the caller's batch
     Global<int64_t> missing_ids = {};         // if given: used instead of missing_ids()
     Global<uint32_t> positions_on_host = {};  // missing ids' positions in the caller's batch
-    // The begin of each table's missing ids in their list, and the end of the last table's. The first is 0; with one
-    // table it isn't written.
+    // The begin of each table's missing ids in their list, and the end of the last table's. The first is 0;
+    // with one table it isn't written.
     Global<uint32_t> miss_bounds_on_host = {};
 
     // For one table.
@@ -79,8 +80,8 @@ class FoundBatch {
       return bounds.count == 0 ? Places{.end = id_count} : places_of(bounds, table);
     }
   };
-  // slots(), miss_count(), missing_ids() and missing_places() hold the result when the stream has got there. Several
-  // batches share kernel launches.
+  // slots(), miss_count(), missing_ids() and missing_places() hold the result when the stream has got there.
+  // Several batches share kernel launches.
   static void find(std::span<const Input> batches, Stream stream);
   void find(const Mirror& mirror, Global<const int64_t> ids, Global<const uint32_t> id_count, Stream stream);
 

@@ -19,8 +19,8 @@ class SlotMarks {
   // Sets or clears the marks of the slots in these places of `slots`. REQUIRES: no slot twice.
   void set(bool is_marked, Global<const uint32_t> slots, const Places& places, Stream stream);
   void add_set(bool is_marked, Global<const uint32_t> slots, const Places& places, Launches& launches);
-  // Writes those slots that are marked to `marked`, from their first place on, and their number to `marked_count`, which
-  // is 0 before.
+  // Writes those slots that are marked to `marked`, from their first place on, and their number to
+  // `marked_count`, which is 0 before.
   void add_list(Global<const uint32_t> slots, const Places& places, Global<uint32_t> marked,
                 Global<uint32_t> marked_count, Launches& launches) const;
 

@@ -1,5 +1,5 @@
-// Sorts the positions of a batch by a number that each has: see kernels/sort.h. The next batch uses the memory again, so
-// each batch in flight needs a StableSort of its own.
+// Sorts the positions of a batch by a number that each has: see kernels/sort.h. The next batch uses the
+// memory again, so each batch in flight needs a StableSort of its own.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ class StableSort {
  public:
   StableSort(Device& device, uint32_t most, uint32_t sort_threads = kSortThreads);
 
-  // A batch to sort into `to`: a number for each item, none above `max_number`. `positions` stand for the items
-  // in the result; empty: the items' indices from 0 on.
+  // A batch to sort into `to`: a number for each item, none above `max_number`. `positions` stand for the
+  // items in the result; empty: the items' indices from 0 on.
   struct Input {
     StableSort* to;
     Global<const uint32_t> numbers;

@@ -1,5 +1,5 @@
-// The distinct ids of a batch, on the device: see kernels/unique.h. The next batch uses the memory again, so each batch
-// in flight needs a UniqueBatch of its own.
+// The distinct ids of a batch, on the device: see kernels/unique.h. The next batch uses the memory again, so
+// each batch in flight needs a UniqueBatch of its own.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@ class UniqueBatch {
  public:
   UniqueBatch(Device& device, uint32_t max_ids, uint32_t block_threads = kMaxBlockThreads);
 
-  // A batch to make unique into `to`. `kept`: 0 leaves the id at this position out; empty: all are kept. `id_count` is
-  // one element in device memory: how many ids there are; empty: all. `count_on_host`, if given, is one element in pinned
-  // memory that gets the count too.
+  // A batch to make unique into `to`. `kept`: 0 leaves the id at this position out; empty: all are kept.
+  // `id_count` is one element in device memory: how many ids there are; empty: all. `count_on_host`, if
+  // given, is one element in pinned memory that gets the count too.
   struct Input {
     UniqueBatch* to;
     Global<const int64_t> ids;
@@ -25,7 +25,8 @@ class UniqueBatch {
     Global<const uint32_t> id_count = {};
     Global<uint32_t> count_on_host = {};
   };
-  // count(), keys() and inverse() hold the result when the stream has got there. Several batches share kernel launches.
+  // count(), keys() and inverse() hold the result when the stream has got there. Several batches share kernel
+  // launches.
   static void make_unique(std::span<const Input> batches, Stream stream);
 
   const DeviceArray<uint32_t>& count() const { return count_; }  // one element: number of distinct ids

@@ -1,5 +1,5 @@
-// Tests the CUDA device with libraries that stand in for CUDA's: its calls of the driver, and which Error each of the
-// driver's errors becomes. The tests don't cover what a GPU does with the calls.
+// Tests the CUDA device with libraries that stand in for CUDA's: its calls of the driver, and which Error
+// each of the driver's errors becomes. The tests don't cover what a GPU does with the calls.
 #include "gpu/cuda/cuda_device.h"
 
 #include <dlfcn.h>

@@ -1,4 +1,5 @@
-// Tests what the emulated device shows of programs that forget to wait, and that it leaves right programs alone.
+// Tests what the emulated device shows of programs that forget to wait, and that it leaves right programs
+// alone.
 #include "gpu/emulated/emulated_device.h"
 
 #include <unistd.h>
@@ -245,8 +246,8 @@ TEST(a_schedule_is_the_same_for_the_same_seed) {
 
 // --- Copies
 
-// Overwrites a buffer of the host after a copy from it was put on a stream. Returns whether the copy got the old
-// contents.
+// Overwrites a buffer of the host after a copy from it was put on a stream. Returns whether the copy got the
+// old contents.
 template <class Buffer>
 bool overwrite_early(EmulatedDevice& device, Buffer& buffer, bool waits) {
   OwnedStream stream(device);

@@ -1,5 +1,5 @@
-// A library in place of libcuda.so.1 and libnvrtc.so.12: device memory is host memory, work on streams is done at once,
-// and no kernel runs. FAKE_CUDA_FAILS="cuMemAlloc_v2:2" makes a function return an error.
+// A library in place of libcuda.so.1 and libnvrtc.so.12: device memory is host memory, work on streams is
+// done at once, and no kernel runs. FAKE_CUDA_FAILS="cuMemAlloc_v2:2" makes a function return an error.
 #include "gpu/testing/fake_cuda.h"
 
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// Tests the kernels on the emulated device against plain code of the host, with random batches and edge cases, one
-// schedule for each seed.
+// Tests the kernels on the emulated device against plain code of the host, with random batches and edge
+// cases, one schedule for each seed.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -153,8 +153,8 @@ struct MirrorScene {
     scene.device.synchronise(scene.stream);
   }
 
-  // Checks that each bucket says how many keys passed it: one too few would hide a key, and one too many makes finds look
-  // further than necessary.
+  // Checks that each bucket says how many keys passed it: one too few would hide a key, and one too many
+  // makes finds look further than necessary.
   void check_buckets() {
     const Global<Bucket> array = mirror.arrays().buckets;
     std::vector<Bucket> buckets(array.count);
@@ -422,8 +422,8 @@ TEST(gradients_are_summed_in_the_order_of_the_batch) {
   });
 }
 
-// Around the length from which a block sums a run, and around the length that it loads at once, in batches with and
-// without other ids.
+// Around the length from which a block sums a run, and around the length that it loads at once, in batches
+// with and without other ids.
 TEST(gradients_of_an_id_that_occurs_often_are_summed_in_the_order_of_the_batch) {
   uint64_t seed = 0;
   for (const uint32_t run : {kLongRun, kLongRun + 1, kTileRows, kTileRows + 1, 2 * kTileRows + 3, 1000u}) {
@@ -498,8 +498,8 @@ TEST(the_order_of_additions_shows_in_the_bits) {
   check(other_bits > 50, "the reverse order gave the same bits");
 }
 
-// A batch for a variable with some partitions, each with a mirror that has some of its ids. With a single partition it is
-// a batch for one table.
+// A batch for a variable with some partitions, each with a mirror that has some of its ids. With a single
+// partition it is a batch for one table.
 struct PartedBatch {
   PartedBatch(Scene& scene, uint32_t dim, const std::vector<std::unique_ptr<Mirror>>& of)
       : batch(scene, dim),

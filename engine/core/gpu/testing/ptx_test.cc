@@ -1,5 +1,5 @@
-// Tests NVRTC's output for the kernels, for three generations of GPUs. EMBSTORE_NVRTC is the path of libnvrtc.so.12; no
-// GPU is needed.
+// Tests NVRTC's output for the kernels, for three generations of GPUs. EMBSTORE_NVRTC is the path of
+// libnvrtc.so.12; no GPU is needed.
 #include <algorithm>
 #include <cstdlib>
 #include <set>
@@ -48,8 +48,8 @@ bool computes_floats(const std::vector<std::string>& parts) {
   return has_floats && !kLeaveThemAsTheyAre.contains(parts.front());
 }
 
-// Returns instructions whose results may not have the CPU's bits: fused or approximate ones, those that flush subnormal
-// numbers, and those without a rounding mode, which the driver may fuse.
+// Returns instructions whose results may not have the CPU's bits: fused or approximate ones, those that flush
+// subnormal numbers, and those without a rounding mode, which the driver may fuse.
 std::vector<std::string> inexact_instructions(const std::string& ptx) {
   static const std::set<std::string> kExact = {"add.rn.f32",  "sub.rn.f32", "mul.rn.f32", "div.rn.f32",
                                                "sqrt.rn.f32", "add.rn.f64", "sub.rn.f64", "mul.rn.f64",

@@ -1,5 +1,5 @@
-// The common part of the tests of kernels: a device whose schedule is drawn from a seed, and batches that include edge
-// cases.
+// The common part of the tests of kernels: a device whose schedule is drawn from a seed, and batches that
+// include edge cases.
 #pragma once
 
 #include <array>
@@ -63,7 +63,8 @@ struct Scene {
     return below(2) == 0 ? kEdges[below(kEdges.size())] : below(300);
   }
 
-  // Ids that are all equal, or few distinct ones, or nearly all distinct; some are at the ends of the range of keys.
+  // Ids that are all equal, or few distinct ones, or nearly all distinct; some are at the ends of the range
+  // of keys.
   std::vector<int64_t> ids(uint32_t count) {
     const uint64_t distinct = std::array<uint64_t, 4>{1, 5, 100, uint64_t{1} << 40}[below(4)];
     std::vector<int64_t> result(count);
@@ -83,7 +84,8 @@ struct Scene {
     return result;
   }
 
-  // Floats of very different sizes, so that another order of additions gives other bits; and zeros of both signs.
+  // Floats of very different sizes, so that another order of additions gives other bits; and zeros of both
+  // signs.
   std::vector<float> floats(size_t count) {
     std::normal_distribution<float> value;
     std::uniform_int_distribution<int> exponent(-40, 8);

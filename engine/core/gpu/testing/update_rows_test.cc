@@ -1,5 +1,5 @@
-// Tests updates of rows on the emulated device against the CPU's optimizers: every rule, random batches, and edge cases
-// of values.
+// Tests updates of rows on the emulated device against the CPU's optimizers: every rule, random batches, and
+// edge cases of values.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -79,8 +79,8 @@ struct UpdateScene {
                              of.stream);
   }
 
-  // Applies a batch on both sides. `launch(update, step, address)` puts the update on the stream; `address` is that of
-  // the step on the device.
+  // Applies a batch on both sides. `launch(update, step, address)` puts the update on the stream; `address`
+  // is that of the step on the device.
   template <class Launch>
   void apply(int64_t global_step, const Launch& launch) {
     std::vector<int64_t> ids = scene.ids(scene.batch_size());

@@ -1,5 +1,6 @@
-// Writes a row file's blocks to the file, in order. Large blocks go past the page cache, by a thread of the output's own, so
-// that checksums and the medium's time overlap with the gathering of rows for the next block.
+// Writes a row file's blocks to the file, in order. Large blocks go past the page cache, by a thread of the
+// output's own, so that checksums and the medium's time overlap with the gathering of rows for the next
+// block.
 #pragma once
 
 #include <array>
@@ -41,11 +42,12 @@ class Block {
 
   size_t end() const { return begin_ + sizeof(BlockHeader) + payload_bytes_; }
 
-  // Comes from the system, and goes back to it: malloc would keep what a save of many partitions took, in the arenas of their
-  // threads.
+  // Comes from the system, and goes back to it: malloc would keep what a save of many partitions took, in the
+  // arenas of their threads.
   using Memory = PageArray<std::byte>;
   std::unique_ptr<Memory> memory_;
-  // The offset of the header in the memory: equal to the block's place in the file, modulo the medium's block size.
+  // The offset of the header in the memory: equal to the block's place in the file, modulo the medium's block
+  // size.
   size_t begin_ = 0;
   size_t payload_bytes_ = 0;
 };
@@ -60,7 +62,8 @@ class BlockOutput {
   BlockOutput(const BlockOutput&) = delete;
   BlockOutput& operator=(const BlockOutput&) = delete;
 
-  // Returns an empty block, for the place behind all blocks that were put. Waits for the medium if that is kMaxBlocks behind.
+  // Returns an empty block, for the place behind all blocks that were put. Waits for the medium if that is
+  // kMaxBlocks behind.
   std::unique_ptr<Block> take();
   void put(std::unique_ptr<Block> block);
   // Returns when the medium has all of the file. Called at most once.

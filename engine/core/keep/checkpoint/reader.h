@@ -15,9 +15,9 @@
 
 namespace embstore::checkpoint {
 
-// Throws Error(kCheckpoint), which names the file, if the file isn't what a Writer finished: truncated, damaged, or of another
-// format or version; and Error(kStorage) if it can't be read. Takes memory for one block. For one thread at a time, except
-// next(payload).
+// Throws Error(kCheckpoint), which names the file, if the file isn't what a Writer finished: truncated,
+// damaged, or of another format or version; and Error(kStorage) if it can't be read. Takes memory for one
+// block. For one thread at a time, except next(payload).
 class Reader {
  public:
   explicit Reader(std::string path, files::FileCalls& calls = files::system_file_calls());
@@ -45,8 +45,8 @@ class Reader {
   BlockKind next_kind() const;
   // Returns the next block; nothing after the last, once it is sure that the file ends as it should.
   std::optional<Block> next() { return next(payload_); }
-  // The same for several threads at once: each gets blocks that no other thread gets, and reads and checks them in memory of its
-  // own.
+  // The same for several threads at once: each gets blocks that no other thread gets, and reads and checks
+  // them in memory of its own.
   std::optional<Block> next(std::vector<std::byte>& payload);
 
   // Visits one of every `step` rows of the file, without checking it.

@@ -28,8 +28,8 @@ int64_t key_at(const Reader::Block& block, size_t i, size_t stride) {
 
 using Keys = std::unordered_set<int64_t>;
 
-// Calls work(next) on several threads at once if the file is large enough. next() reads and checks the thread's next block;
-// it returns nothing if none is left.
+// Calls work(next) on several threads at once if the file is large enough. next() reads and checks the
+// thread's next block; it returns nothing if none is left.
 template <class Work>
 void share_blocks(Reader& reader, const Work& work) {
   constexpr size_t kAnyNumber = SIZE_MAX;
@@ -92,7 +92,8 @@ std::span<const std::string> files_for(std::span<const std::string> files, Parti
   return has_exactly(Reader(own.front()).header(), partition) ? own : files;
 }
 
-// Converts the rows of a file's blocks that belong to the table's partition to the table's layout, and inserts them.
+// Converts the rows of a file's blocks that belong to the table's partition to the table's layout, and
+// inserts them.
 class RowReader {
  public:
   RowReader(Replacement& table, Partition partition, const FileHeader& file)
@@ -128,7 +129,8 @@ class RowReader {
   }
 
  private:
-  // Cuts columns and slots that the table doesn't have, and gives those that the file lacks their initial values.
+  // Cuts columns and slots that the table doesn't have, and gives those that the file lacks their initial
+  // values.
   void fit(int64_t key, const std::byte* floats, float* row) const {
     const auto dim = static_cast<size_t>(layout_.dim());
     const auto slots = static_cast<size_t>(layout_.slot_count());
@@ -169,8 +171,8 @@ void put_waiting(const Reader::Block& block, const FileHeader& file, Replacement
   }
   auto header = record_at<SketchHeader>(block, 0, 0);
   const std::span<const std::byte> counters = block.payload.subspan(sizeof header);
-  // A sketch doesn't know its keys. So if partitions or shards differ from before, each new one has to take all of the
-  // sketch.
+  // A sketch doesn't know its keys. So if partitions or shards differ from before, each new one has to take
+  // all of the sketch.
   if (!has_exactly(file, partition)) {
     header.waiting_keys = (header.waiting_keys + partition.count - 1) / partition.count;
   }
@@ -216,8 +218,8 @@ void verify_partition(const Reader& reader, const Reader::Block& block) {
   }
 }
 
-// Returns what keys without a row read when a save was made; empty if the save is from before saves kept that. These are the
-// first blocks of the save's first file.
+// Returns what keys without a row read when a save was made; empty if the save is from before saves kept
+// that. These are the first blocks of the save's first file.
 std::vector<float> initial_rows(Reader& first_file) {
   std::vector<float> values;
   while (first_file.next_kind() == kInitialRows) {
@@ -239,8 +241,8 @@ uint64_t max_rows(std::span<const std::string> files, Partition partition) {
   return rows;
 }
 
-// Tells the table in advance which ranks are the highest, since files have rows in any order. In a chain of several saves it
-// is unknown yet which rows count.
+// Tells the table in advance which ranks are the highest, since files have rows in any order. In a chain of
+// several saves it is unknown yet which rows count.
 void expect_ranks(Replacement& table, Partition partition, const Chain& chain, uint64_t rows) {
   constexpr size_t kMaxSampled = size_t{1} << 16;
   if (!table.has_lower_tiers() || chain.size() != 1) return;

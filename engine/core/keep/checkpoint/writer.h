@@ -30,8 +30,9 @@ struct FileSummary {
   Totals totals;
 };
 
-// Throws Error(kStorage), which names the file, if the operating system refuses something. The file is then unfinished, and the
-// caller that made it removes it: a retry takes a new Writer and a new file. Takes memory for a few blocks.
+// Throws Error(kStorage), which names the file, if the operating system refuses something. The file is then
+// unfinished, and the caller that made it removes it: a retry takes a new Writer and a new file. Takes memory
+// for a few blocks.
 class Writer {
  public:
   // Creates the file, which must not exist.
@@ -46,8 +47,8 @@ class Writer {
 
   // REQUIRES: nothing was added yet.
   void add_initial_rows(std::span<const float> values);
-  // Returns how many rows, at least one, add_row() takes now without waiting for the medium. Throws Error(kStorage) after
-  // give_up().
+  // Returns how many rows, at least one, add_row() takes now without waiting for the medium. Throws
+  // Error(kStorage) after give_up().
   size_t make_room_for_rows();
   void add_row(const RowHeader& header, const float* row);
   void add_removed_key(int64_t key);

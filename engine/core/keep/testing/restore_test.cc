@@ -1,4 +1,5 @@
-// Restored rows lie as high as they rank, in as many places as there are. Also tests the files that they come from.
+// Restored rows lie as high as they rank, in as many places as there are. Also tests the files that they come
+// from.
 #include <fcntl.h>
 
 #include <algorithm>

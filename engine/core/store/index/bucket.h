@@ -1,12 +1,12 @@
-// A bucket of the index: one cache line of entries, with the sequence lock that guards them and the rows that they refer
-// to.
+// A bucket of the index: one cache line of entries, with the sequence lock that guards them and the rows that
+// they refer to.
 //
-// Writers hold the shard's mutex. Readers take no lock; the guard lies in the cache line that they load anyway, so it
-// costs no cache miss.
+// Writers hold the shard's mutex. Readers take no lock; the guard lies in the cache line that they load
+// anyway, so it costs no cache miss.
 //
-// There are two kinds of buckets. One has ten entries, each with a tag: the bits of a key that, with the bucket's
-// position, identify the whole key (compact_buckets.h). The other has five entries, each with a whole key
-// (wide_buckets.h).
+// There are two kinds of buckets. One has ten entries, each with a tag: the bits of a key that, with the
+// bucket's position, identify the whole key (compact_buckets.h). The other has five entries, each with a
+// whole key (wide_buckets.h).
 #pragma once
 
 #include <emmintrin.h>

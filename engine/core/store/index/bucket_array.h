@@ -1,5 +1,5 @@
-// The buckets of one shard at one time. Growing or shrinking makes a new array; the kMoved flags of the old one's buckets
-// tell readers that still hold it.
+// The buckets of one shard at one time. Growing or shrinking makes a new array; the kMoved flags of the old
+// one's buckets tell readers that still hold it.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@ namespace embstore {
 
 // The array has compact buckets if nearly all keys fit them, and wide ones otherwise.
 //
-// Beside compact buckets there is a stash of wide ones, with room for every key, which takes no memory until a key comes.
-// It is for keys that don't fit, and for keys with too many others around their homes, which practically don't occur
-// unless an attacker chose the keys. So an insert never fails. A stashed key's home is a compact bucket, whose flag says
-// that it has such keys.
+// Beside compact buckets there is a stash of wide ones, with room for every key, which takes no memory until
+// a key comes. It is for keys that don't fit, and for keys with too many others around their homes, which
+// practically don't occur unless an attacker chose the keys. So an insert never fails. A stashed key's home
+// is a compact bucket, whose flag says that it has such keys.
 class BucketArray : public Retirable {
  public:
   // For `capacity` keys of a shard. Throws Error(kStorage) or std::bad_alloc if there is no memory.

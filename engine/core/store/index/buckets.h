@@ -1,5 +1,5 @@
-// A circular array of buckets. A key lies in its home bucket or, if that was full, in the first bucket after it that had
-// room.
+// A circular array of buckets. A key lies in its home bucket or, if that was full, in the first bucket after
+// it that had room.
 #pragma once
 
 #include <cmath>
@@ -10,7 +10,8 @@
 
 namespace embstore {
 
-// The home of a key of a shard among `count` buckets, from the bits of its spread that don't choose the shard.
+// The home of a key of a shard among `count` buckets, from the bits of its spread that don't choose the
+// shard.
 inline uint32_t home_bucket(int64_t key, uint64_t count) {
   return static_cast<uint32_t>((spread(key_in_shard(key)) << kShardBits >> 32) * count >> 32);
 }

@@ -1,10 +1,11 @@
 // Buckets whose entries have tags of 16 bits in place of keys, so that ten of them fit a cache line.
 //
-// A bijection of the numbers below 2^bits scrambles a key. In the product of the scrambled key and the count of buckets,
-// the upper bits are the key's home, and the next lower bits are the rest: home and rest together identify the key
-// (J. G. Cleary, "Compact Hash Tables Using Bidirectional Linear Probing", IEEE Transactions on Computers, 1984). A tag
-// has the rest and the number of buckets that passed the key on. So two keys never look alike. The cost: keys must be
-// below some 64 to 128 times the number of keys that there is room for, or they are kept elsewhere.
+// A bijection of the numbers below 2^bits scrambles a key. In the product of the scrambled key and the count
+// of buckets, the upper bits are the key's home, and the next lower bits are the rest: home and rest together
+// identify the key (J. G. Cleary, "Compact Hash Tables Using Bidirectional Linear Probing", IEEE Transactions
+// on Computers, 1984). A tag has the rest and the number of buckets that passed the key on. So two keys never
+// look alike. The cost: keys must be below some 64 to 128 times the number of keys that there is room for, or
+// they are kept elsewhere.
 #pragma once
 
 #include <bit>
@@ -14,8 +15,8 @@
 
 namespace embstore {
 
-// Says where a search for a key of one shard begins, and how it goes on. It is as small as possible: readers have one for
-// each shard.
+// Says where a search for a key of one shard begins, and how it goes on. It is as small as possible: readers
+// have one for each shard.
 struct CompactHomes {
   static constexpr int kRestBits = 10;
   // One more would make kNoTag possible.
@@ -97,12 +98,14 @@ class CompactBuckets : public Buckets {
   uint32_t passed(uint32_t i, int entry) const { return uint32_t{first_[i].tag(entry)} >> kRestBits; }
 
  private:
-  // 2^64 divided by the golden ratio: its multiples lie far apart, so that dense keys fill all buckets evenly.
+  // 2^64 divided by the golden ratio: its multiples lie far apart, so that dense keys fill all buckets
+  // evenly.
   static constexpr uint64_t kGolden = 0x9e3779b97f4a7c15;
   static constexpr int kRestBits = CompactHomes::kRestBits;
   static constexpr uint32_t kRestMask = (1u << kRestBits) - 1;
 
-  // Returns the inverse of an odd factor modulo 2^64. Each step doubles the number of correct bits (Newton's method).
+  // Returns the inverse of an odd factor modulo 2^64. Each step doubles the number of correct bits (Newton's
+  // method).
   static constexpr uint64_t inverse(uint64_t factor) {
     uint64_t x = factor;
     for (int right_bits = 3; right_bits < 64; right_bits *= 2) x *= 2 - factor * x;

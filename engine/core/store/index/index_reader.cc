@@ -23,7 +23,8 @@ class Search {
       if (passed_ == 0) home_ = {&bucket, state, RowRef()};
       if (const int entry = homes_.find(bucket, passed_, sought_); entry >= 0) {
         found_ = {&bucket, state, bucket.ref(entry)};
-        // An empty reference means that the key left, perhaps only to another bucket, between these two reads.
+        // An empty reference means that the key left, perhaps only to another bucket, between these two
+        // reads.
         return found_.ref ? Walk::kFound : Walk::kChanged;
       }
       if ((state & Bucket::kOverflowed) == 0 || passed_ == max_passed_) return Walk::kAbsent;
@@ -33,8 +34,8 @@ class Search {
   const IndexHit& found() const { return found_; }
   // For an absent key: an insert of the key changes its home.
   const IndexHit& home() const { return home_; }
-  // True if every bucket of the walk is still the same: the sum of their states is, and a change only ever adds to a
-  // state.
+  // True if every bucket of the walk is still the same: the sum of their states is, and a change only ever
+  // adds to a state.
   bool unchanged() const {
     uint32_t left = sum_;
     for (uint32_t passed = 0; passed <= passed_ && home_.bucket != nullptr; ++passed)
@@ -76,14 +77,14 @@ IndexHit IndexReader::find_further(const Home& home, int64_t key) {
       walked = wide.walk();
       if (walked == Walk::kFound) return wide.found();
     }
-    // A key that is inserted during the search may be missed: the look-up then came first. A key that an erasure moved
-    // back to a bucket behind the search must not be missed.
+    // A key that is inserted during the search may be missed: the look-up then came first. A key that an
+    // erasure moved back to a bucket behind the search must not be missed.
     if (walked == Walk::kAbsent && compact.unchanged() && wide.unchanged()) {
       return is_compact ? compact.home() : wide.home();
     }
     if (walked != Walk::kMoved) continue;
-    // The array was replaced since the batch began. A reader that searches wide buckets alone doesn't switch to compact
-    // ones.
+    // The array was replaced since the batch began. A reader that searches wide buckets alone doesn't switch
+    // to compact ones.
     const BucketArray& array = index_.shard(shard).buckets();
     compact_homes = array.compact().homes();
     wide_homes = array.wide().homes();

@@ -1,4 +1,5 @@
-// Look-ups in the index that take no lock. See bucket.h for how a reader knows that what it read is consistent.
+// Look-ups in the index that take no lock. See bucket.h for how a reader knows that what it read is
+// consistent.
 #pragma once
 
 #include <array>
@@ -14,8 +15,8 @@
 
 namespace embstore {
 
-// The result of a reader's search: a reference (empty: no such key) that is valid while `bucket` is unchanged since
-// `state`.
+// The result of a reader's search: a reference (empty: no such key) that is valid while `bucket` is unchanged
+// since `state`.
 struct IndexHit {
   const Bucket* bucket;
   uint32_t state;
@@ -25,8 +26,8 @@ struct IndexHit {
   bool is_valid() const { return bucket->guard.unchanged_since(state); }
 };
 
-// A batch's view of the index: it loads every shard's array once, so that each id costs one indexed load. REQUIRES: a
-// guard of the epochs is held, and not refreshed, as long as the view lives.
+// A batch's view of the index: it loads every shard's array once, so that each id costs one indexed load.
+// REQUIRES: a guard of the epochs is held, and not refreshed, as long as the view lives.
 class IndexReader {
  public:
   // A key's bucket is prefetched this many keys before it is probed.
@@ -36,7 +37,8 @@ class IndexReader {
     for (int shard = 0; shard < kShards; ++shard) look_at(shard, index.shard(shard).buckets());
   }
 
-  // True if no shard has compact buckets. Then keys can be looked up with kAllWide, which takes a loop a tenth less time.
+  // True if no shard has compact buckets. Then keys can be looked up with kAllWide, which takes a loop a
+  // tenth less time.
   bool all_are_wide() const { return !has_compact_; }
 
   // The bucket at which a search for a key begins, and the tag to look for, or kWholeKey.
@@ -92,8 +94,8 @@ class IndexReader {
     has_compact_ |= array.is_compact();
   }
 
-  // find() for a key that isn't in its home bucket, or is there beside a removed entry of its own, or whose bucket is
-  // being changed. Not inlined: it would take the registers of the loops that call find().
+  // find() for a key that isn't in its home bucket, or is there beside a removed entry of its own, or whose
+  // bucket is being changed. Not inlined: it would take the registers of the loops that call find().
   IndexHit find_further(const Home& home, int64_t key);
 
   const Index& index_;

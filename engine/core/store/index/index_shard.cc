@@ -13,19 +13,22 @@ namespace {
 constexpr double kSmallestArray = 30;  // entries
 // Growth by a third: wide buckets take between 17 and 23 bytes an entry; with doubling it would be up to 34.
 constexpr double kGrowth = 4.0 / 3.0;
-// A larger array is filled while the last hundredth of the entries comes, so that few shards have two arrays at a time.
+// A larger array is filled while the last hundredth of the entries comes, so that few shards have two arrays
+// at a time.
 constexpr uint64_t kLastPart = 100;
 // A smaller array is copied at once.
 constexpr uint64_t kFewestLast = 16;
 // The number of buckets that are sampled to learn what kind of keys an array has.
 constexpr uint32_t kSampledBuckets = 64;
-// Each stashed key may take a page, so if more than a few keys must be stashed, wide buckets are better for all.
+// Each stashed key may take a page, so if more than a few keys must be stashed, wide buckets are better for
+// all.
 constexpr uint32_t kFittingAStashed = 16;
 
 uint64_t last_entries(const BucketArray& array) { return array.capacity() / kLastPart; }
 
-// No other thread changes the state, since the shard's mutex is held. The caller calls this between two release fences:
-// a reader that sees the mark finds the new array, and a reader of a row that is written later sees the mark.
+// No other thread changes the state, since the shard's mutex is held. The caller calls this between two
+// release fences: a reader that sees the mark finds the new array, and a reader of a row that is written
+// later sees the mark.
 void mark_moved(RowGuard& guard) {
 #if defined(__SANITIZE_THREAD__)  // it doesn't model fences
   guard.state.fetch_or(Bucket::kMoved, std::memory_order_acq_rel);
@@ -109,13 +112,13 @@ IndexEntry passed_on_by(const Kind& buckets, uint32_t full) {
   return {};
 }
 
-// Clears those marks from `first` up to `last` that no key needs any more, after the erasure of a key that lay in `last`
-// and that all these buckets had passed on.
+// Clears those marks from `first` up to `last` that no key needs any more, after the erasure of a key that
+// lay in `last` and that all these buckets had passed on.
 template <class Kind>
 void unmark(const Kind& buckets, uint32_t first, uint32_t last) {
   if (first == last) return;
-  // A bucket needs its mark if a key that lies after it has its home in it or before it. Distances are counted from
-  // `first`; a home before `first` counts as one at `first`.
+  // A bucket needs its mark if a key that lies after it has its home in it or before it. Distances are
+  // counted from `first`; a home before `first` counts as one at `first`.
   uint32_t nearest_home = buckets.distance(first, last);
   const auto look_at = [&](uint32_t i) {
     const uint32_t distance = buckets.distance(first, i);
@@ -139,7 +142,8 @@ void unmark(const Kind& buckets, uint32_t first, uint32_t last) {
   }
 }
 
-// Erases an entry. Calls moved(from, to) for each key that then moved from one entry, which is empty now, to another.
+// Erases an entry. Calls moved(from, to) for each key that then moved from one entry, which is empty now, to
+// another.
 template <class Kind, class Moved>
 void erase_from(const Kind& buckets, const IndexEntry& entry, Moved moved_key) {
   uint32_t room = buckets.position(*entry.bucket);
@@ -248,8 +252,8 @@ void IndexShard::reserve(uint64_t count, int64_t sample_key) {
   } else if (next_ != nullptr && entries_ + 4 * last_entries(*array_) < capacity) [[unlikely]] {
     next_.reset();
   } else if (erased_ > capacity / 2 && wanted < capacity / 4) [[unlikely]] {
-    // Only if as many entries were erased since the array was made. So entries that come and go seldom pay for it, and an
-    // array that was made large for future entries stays large.
+    // Only if as many entries were erased since the array was made. So entries that come and go seldom pay
+    // for it, and an array that was made large for future entries stays large.
     if (try_begin_next(capacity_for(wanted + wanted / 2), sample_key)) {
       copy_to_next(array_->count());
       switch_to_next();
@@ -306,7 +310,8 @@ void IndexShard::erase(const IndexEntry& entry) noexcept {
   erase_in(*array_, entry, [this](const IndexEntry& from, const IndexEntry& to) {
     mutex.assert_held();
     if (next_ == nullptr || is_copied(from) == is_copied(to)) return;
-    // Around the end of the array, a key may move between the copied part and the part that is still to be copied.
+    // Around the end of the array, a key may move between the copied part and the part that is still to be
+    // copied.
     const int64_t key = array_->key(*to.bucket, to.position);
     if (is_copied(to)) {
       place<Seen::kNo>(*next_, key, to.ref());

@@ -1,15 +1,16 @@
-// One shard of the index, as its writers see it: key -> RowRef, changed under the shard's mutex. index_reader.h reads it
-// without the mutex.
+// One shard of the index, as its writers see it: key -> RowRef, changed under the shard's mutex.
+// index_reader.h reads it without the mutex.
 //
-// A key lies in its home bucket or, if that was full, in the first bucket after it that had room. Every bucket that
-// passed a key on is marked as overflowed, so that a search knows where to end. An erasure moves a key that was passed on
-// back into the free entry, and clears the marks that no key needs any more. So whatever number of keys have come and
-// gone, the shard looks as if it had just been filled, and searches stay short.
+// A key lies in its home bucket or, if that was full, in the first bucket after it that had room. Every
+// bucket that passed a key on is marked as overflowed, so that a search knows where to end. An erasure moves
+// a key that was passed on back into the free entry, and clears the marks that no key needs any more. So
+// whatever number of keys have come and gone, the shard looks as if it had just been filled, and searches
+// stay short.
 //
-// To grow, a larger array is filled beside the one that readers see: each of the last inserts copies some buckets, so
-// that no batch waits for a whole shard. A change in the copied part is made in both arrays. A batch that needs more room
-// than is left copies the rest at once. Shards grow at different sizes, so that a batch seldom finds several of them
-// full.
+// To grow, a larger array is filled beside the one that readers see: each of the last inserts copies some
+// buckets, so that no batch waits for a whole shard. A change in the copied part is made in both arrays. A
+// batch that needs more room than is left copies the rest at once. Shards grow at different sizes, so that a
+// batch seldom finds several of them full.
 #pragma once
 
 #include <atomic>
@@ -28,8 +29,8 @@ namespace embstore {
 
 class ShardSave;
 
-// An entry that a writer found; `bucket` is null if there is no such key. It is valid until the shard's mutex is
-// released, room is reserved, or any entry is erased.
+// An entry that a writer found; `bucket` is null if there is no such key. It is valid until the shard's mutex
+// is released, room is reserved, or any entry is erased.
 struct IndexEntry {
   Bucket* bucket = nullptr;
   int position = -1;
@@ -53,8 +54,9 @@ class alignas(64) IndexShard {
   // The data that the current save keeps of the shard (store/shard_save.h); null if no save is under way.
   ShardSave* save GUARDED_BY(mutex) PT_GUARDED_BY(mutex) = nullptr;
 
-  // Returns the array that readers start from. REQUIRES: a guard of the epochs is held as long as the array is used. The
-  // load is sequentially consistent, as Epochs::enter() requires, which costs nothing more on x86.
+  // Returns the array that readers start from. REQUIRES: a guard of the epochs is held as long as the array
+  // is used. The load is sequentially consistent, as Epochs::enter() requires, which costs nothing more on
+  // x86.
   const BucketArray& buckets() const { return *buckets_.load(); }
 
   // --- For writers.
@@ -62,12 +64,12 @@ class alignas(64) IndexShard {
 
   // The number of further inserts for which the array has room, beside those that are reserved.
   uint64_t room() const REQUIRES(mutex);
-  // Makes room for the next `count` inserts, which then can't fail as long as the mutex stays held. Gives memory back if
-  // most entries were erased. `sample_key` is one of the keys to come; it says for which kind of keys the first array is
-  // made. Throws Error(kStorage) or std::bad_alloc, and then has changed nothing.
+  // Makes room for the next `count` inserts, which then can't fail as long as the mutex stays held. Gives
+  // memory back if most entries were erased. `sample_key` is one of the keys to come; it says for which kind
+  // of keys the first array is made. Throws Error(kStorage) or std::bad_alloc, and then has changed nothing.
   void reserve(uint64_t count, int64_t sample_key) REQUIRES(mutex);
-  // Makes room for `count` inserts that its holder keeps when the mutex is released, whatever other threads insert.
-  // Throws Error(kStorage) or std::bad_alloc, and then has changed nothing.
+  // Makes room for `count` inserts that its holder keeps when the mutex is released, whatever other threads
+  // insert. Throws Error(kStorage) or std::bad_alloc, and then has changed nothing.
   [[nodiscard]] Room reserve_room(uint64_t count, int64_t sample_key) REQUIRES(mutex);
 
   // REQUIRES: room was reserved, `key` is absent, and the row that `ref` names is whole.
@@ -130,7 +132,8 @@ class alignas(64) IndexShard {
   std::atomic<const BucketArray*> buckets_;  // array_, for readers
 };
 
-// Room for inserts, which then can't fail. The destructor gives the unused part back, and takes the shard's mutex for it.
+// Room for inserts, which then can't fail. The destructor gives the unused part back, and takes the shard's
+// mutex for it.
 class IndexShard::Room {
  public:
   Room() = default;  // an empty room

@@ -21,8 +21,8 @@ using gpu::emulated::Draws;
 
 constexpr size_t kRowBytes = 4 * sizeof(float);
 
-// A row's value is its key's initial value plus the number of its updates, so each float says which row it belongs to, and
-// at which moment.
+// A row's value is its key's initial value plus the number of its updates, so each float says which row it
+// belongs to, and at which moment.
 constexpr int64_t kMaxUpdates = 1000;
 float initial_value(int64_t key) { return static_cast<float>((key + 1) * kMaxUpdates); }
 

@@ -1,5 +1,5 @@
-// A small variable that a schedule explores, with the history of what threads did to it and saw of it. This code judges
-// the history.
+// A small variable that a schedule explores, with the history of what threads did to it and saw of it. This
+// code judges the history.
 #pragma once
 
 #include <cstdint>

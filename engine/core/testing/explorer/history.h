@@ -1,9 +1,9 @@
 // The operations of threads on a table and what they saw, and whether some serial order of the operations
 // explains it.
 //
-// The operations of each key are judged separately, since a look-up of several keys may see a batch for one key and not yet
-// for another. An operation that sees all rows at one moment between two batches, as a save does, is judged over all keys: it
-// must see each concurrent batch whole or not at all.
+// The operations of each key are judged separately, since a look-up of several keys may see a batch for one
+// key and not yet for another. An operation that sees all rows at one moment between two batches, as a save
+// does, is judged over all keys: it must see each concurrent batch whole or not at all.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 
 namespace embstore::explorer {
 
-// The state of a key's row: how many gradients it got since it was inserted, and the step of the last one. Count
-// 0 means that there is no row.
+// The state of a key's row: how many gradients it got since it was inserted, and the step of the last one.
+// Count 0 means that there is no row.
 struct RowState {
   int64_t count = 0;
   int64_t version = -1;
@@ -34,8 +34,8 @@ struct Operation {
     kSave,     // removes rows with a version below `min_version`, then saw all
     kMoment,   // saw all rows as they were between two batches
   };
-  // The rows by key: for an apply, the number of gradients; for operations that see rows, what they saw; for a
-  // drop, count 1 if there was a row.
+  // The rows by key: for an apply, the number of gradients; for operations that see rows, what they saw; for
+  // a drop, count 1 if there was a row.
   std::map<int64_t, RowState> rows = {};
   Kind kind;
   std::string name;

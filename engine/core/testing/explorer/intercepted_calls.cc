@@ -1,5 +1,5 @@
-// Replacements of the C library's functions by which threads synchronise. The linker uses them for the program and for the
-// libraries that it loads; for threads that aren't explored they call the C library's.
+// Replacements of the C library's functions by which threads synchronise. The linker uses them for the
+// program and for the libraries that it loads; for threads that aren't explored they call the C library's.
 //
 // An explored thread takes a lock from the scheduler first, and then the real one, which is free.
 #include <dlfcn.h>
@@ -86,8 +86,9 @@ bool is_lock_left_out(const void* caller) {
   return left_out().leaves_out(Synchronisation::kLock, caller);
 }
 
-// Returns whether it's the mutex of the emulated device's fibers, which each thread of a kernel takes. Threads don't
-// synchronise by it, since no thread stops while it holds it, and most of the locks taken are this one.
+// Returns whether it's the mutex of the emulated device's fibers, which each thread of a kernel takes.
+// Threads don't synchronise by it, since no thread stops while it holds it, and most of the locks taken are
+// this one.
 bool is_of_fibers(const void* mutex) {
   static const auto* const idle = &gpu::emulated::idle_fibers();
   return mutex >= idle && mutex < idle + 1;
@@ -245,8 +246,8 @@ int clock_nanosleep(clockid_t clock, int flags, const timespec* time, timespec* 
   return 0;
 }
 
-// std::atomic and std::counting_semaphore wait by this call. It's declared with the greatest number of arguments: those that
-// a call doesn't give are passed on as they are.
+// std::atomic and std::counting_semaphore wait by this call. It's declared with the greatest number of
+// arguments: those that a call doesn't give are passed on as they are.
 long intercepted_syscall(long number, long first, long second, long third, long fourth, long fifth,
                          long sixth) noexcept __asm__("syscall");
 long intercepted_syscall(long number, long first, long second, long third, long fourth, long fifth,

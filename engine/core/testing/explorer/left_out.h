@@ -1,7 +1,7 @@
 // A synchronisation that is left out while the engine is explored: all calls at one place in its code.
 //
-// Places are found, not listed: by the address to which a call of a synchronisation in an explored schedule returns. So
-// every synchronisation of the engine can be left out, new ones too.
+// Places are found, not listed: by the address to which a call of a synchronisation in an explored schedule
+// returns. So every synchronisation of the engine can be left out, new ones too.
 #pragma once
 
 #include <cstdint>
@@ -52,8 +52,8 @@ class LeftOut {
 };
 LeftOut& left_out();
 
-// Returns names such as "a lock in embstore::HbmTier::sync_mirror_to, number 2", from the program's own symbol table. A
-// site in a function without a symbol is named by its place.
+// Returns names such as "a lock in embstore::HbmTier::sync_mirror_to, number 2", from the program's own
+// symbol table. A site in a function without a symbol is named by its place.
 std::map<SyncSite, std::string> names_of(const std::map<SyncSite, uint64_t>& sites);
 
 }  // namespace embstore::explorer

@@ -1,5 +1,5 @@
-// Replacements of functions of DeviceSteps and Epochs: the linker directs calls from other files of the engine to them, and
-// renames the originals.
+// Replacements of functions of DeviceSteps and Epochs: the linker directs calls from other files of the
+// engine to them, and renames the originals.
 #include <execinfo.h>
 
 #include "testing/explorer/left_out.h"

@@ -1,5 +1,5 @@
-// A replacement of Mover::prefetch(): the linker directs calls from other files of the engine to it, and renames the
-// original.
+// A replacement of Mover::prefetch(): the linker directs calls from other files of the engine to it, and
+// renames the original.
 #include "testing/explorer/prefetched_ids.h"
 
 #include <utility>

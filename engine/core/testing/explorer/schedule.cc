@@ -100,8 +100,8 @@ class Schedule {
     kPersist,
     kCount
   };
-  // Each schedule leaves out some kinds of operations and draws others often: if all kinds occurred, operations of one
-  // kind would seldom meet.
+  // Each schedule leaves out some kinds of operations and draws others often: if all kinds occurred,
+  // operations of one kind would seldom meet.
   void draw_kinds() {
     for (size_t kind = 0; kind < static_cast<size_t>(Does::kCount); ++kind) {
       const bool is_always_there = kind <= static_cast<size_t>(Does::kLookUpOnStream);
@@ -141,8 +141,8 @@ class Schedule {
       at("its end");
     }
 
-    // One variable's part of a step on a stream: the ids and results of a look-up; or an apply, with its gradients in place of
-    // rows; or ids only.
+    // One variable's part of a step on a stream: the ids and results of a look-up; or an apply, with its
+    // gradients in place of rows; or ids only.
     struct OnDevice {
       explicit OnDevice(const Schedule& schedule)
           : ids(*schedule.device_, kMaxIds),
@@ -232,8 +232,8 @@ class Schedule {
       on.end_reads(reads, ids, rows.data());
     }
 
-    // Draws ids for a step on a stream, of one variable, or of all from `first` on. Returns nothing if the thread has as
-    // many steps as it may.
+    // Draws ids for a step on a stream, of one variable, or of all from `first` on. Returns nothing if the
+    // thread has as many steps as it may.
     std::vector<OnDevice*> begin_step(ExploredVariable* first = nullptr) {
       std::vector<ExploredVariable*> on;
       for (ExploredVariable& variable : schedule_.variables_) {
@@ -256,8 +256,8 @@ class Schedule {
       if (parts.size() > 1) schedule_.has_steps_of_variables_ = true;
     }
 
-    // `used`: the variable whose rows the thread uses. The thread may wait only for variables made after it, or is
-    // refused.
+    // `used`: the variable whose rows the thread uses. The thread may wait only for variables made after it,
+    // or is refused.
     void look_up_on_device(LookUpPurpose purpose, ExploredVariable* used = nullptr) {
       at("look-up on a stream");
       const std::vector<OnDevice*> parts = begin_step(used);

@@ -1,6 +1,7 @@
-// One explored schedule: one or two small variables with rows in the emulated device's memory, and threads that look rows up,
-// on streams and on the host, train, save, make checkpoints, drop, drain and close, all drawn from the seed. Some serial order
-// of the operations must explain all that the threads saw, and each table must end in order.
+// One explored schedule: one or two small variables with rows in the emulated device's memory, and threads
+// that look rows up, on streams and on the host, train, save, make checkpoints, drop, drain and close, all
+// drawn from the seed. Some serial order of the operations must explain all that the threads saw, and each
+// table must end in order.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,11 @@
-// A scheduler of host threads for tests: only one of the explored threads runs at a time, and the next one is drawn from a
-// seed. So an interleaving under which a test fails can be repeated.
+// A scheduler of host threads for tests: only one of the explored threads runs at a time, and the next one is
+// drawn from a seed. So an interleaving under which a test fails can be repeated.
 //
-// Threads synchronise by the functions of pthread, which intercepted_calls.cc replaces: locks, conditions, starts and ends of
-// threads, waits for an address, sleeps and yields. Each call is a point at which another thread may go on. The engine needs no
-// hooks for this, and runs as it was compiled. Between two points only one thread runs, so the explorer can't show a race
-// between threads that don't synchronise; the thread sanitizer finds those.
+// Threads synchronise by the functions of pthread, which intercepted_calls.cc replaces: locks, conditions,
+// starts and ends of threads, waits for an address, sleeps and yields. Each call is a point at which another
+// thread may go on. The engine needs no hooks for this, and runs as it was compiled. Between two points only
+// one thread runs, so the explorer can't show a race between threads that don't synchronise; the thread
+// sanitizer finds those.
 //
 // A thread that waits can't run until its condition holds. If no thread can run, that is a deadlock.
 #pragma once
@@ -43,11 +44,11 @@ class Scheduler {
   // True if the calling thread is explored.
   static bool has_this_thread();
 
-  // Starts a schedule with the calling thread and those that earlier schedules left waiting. From now on, threads that an
-  // explored thread starts are explored too.
+  // Starts a schedule with the calling thread and those that earlier schedules left waiting. From now on,
+  // threads that an explored thread starts are explored too.
   void begin(uint64_t seed);
-  // Lets all other threads go on until they wait. They stay explored; the calling thread no longer is. Returns a hash
-  // of the schedule: what ran at which point.
+  // Lets all other threads go on until they wait. They stay explored; the calling thread no longer is.
+  // Returns a hash of the schedule: what ran at which point.
   uint64_t end();
 
   // Called with a message if all threads wait, or the schedule doesn't end; must not return.
@@ -114,8 +115,8 @@ class Scheduler {
   uint64_t choices_ = 0;  // points at which another thread could run
   uint64_t hash_ = 0;
   size_t next_number_ = 0;
-  // The schedule switches threads at random, at one point in switches_one_in_; or by priorities: the thread with
-  // the highest runs, and some are lowered at the choices in lowered_at_.
+  // The schedule switches threads at random, at one point in switches_one_in_; or by priorities: the thread
+  // with the highest runs, and some are lowered at the choices in lowered_at_.
   bool by_priorities_ = false;
   uint64_t switches_one_in_ = 1;
   std::vector<uint64_t> lowered_at_;  // numbers of choices

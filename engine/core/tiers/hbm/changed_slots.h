@@ -1,5 +1,5 @@
-// Slots whose rows came or left since they were last looked at. Its memory is allocated in advance, so noting a slot
-// can't fail.
+// Slots whose rows came or left since they were last looked at. Its memory is allocated in advance, so noting
+// a slot can't fail.
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,8 @@ class ChangedSlots {
     return (words_[slot / kBits].load(std::memory_order_relaxed) & bit(slot)) != 0;
   }
 
-  // Calls visit(slot) for each noted slot, in order. REQUIRES for this and clear(): no thread notes slots meanwhile.
+  // Calls visit(slot) for each noted slot, in order. REQUIRES for this and clear(): no thread notes slots
+  // meanwhile.
   template <class Visit>
   void for_each(Visit visit) const {
     visit_bits(any_, 0, any_.size(), [&](uint64_t word) {

@@ -74,7 +74,8 @@ void DeviceSteps::Turns::give_back() NO_THREAD_SAFETY_ANALYSIS {
 
 DeviceSteps::Turns::~Turns() { give_back(); }
 
-// Keeps all steps before the first call of the device, which may be lost: the stream may already run the step.
+// Keeps all steps before the first call of the device, which may be lost: the stream may already run the
+// step.
 void DeviceSteps::Turns::note_in_flight(std::span<const StepOfTable> steps, gpu::Stream stream) {
   for (const StepOfTable& one : steps) {
     one.table->turnstile_.assert_held();

@@ -1,21 +1,23 @@
-// Decides who uses the rows in a GPU's memory, and when: either any number of steps on the device, or any number of uses
-// by the host.
+// Decides who uses the rows in a GPU's memory, and when: either any number of steps on the device, or any
+// number of uses by the host.
 //
-// A step is put on a stream by a thread that doesn't wait for it, unless kMaxInFlight steps of the table are in flight,
-// each with memory for its batch. A step finds rows by the mirror, so no row may move before its stream has finished it.
-// A use is the scope of an operation of the host that may read, write or move such rows. So while a step is in flight,
-// the mirror agrees with the host's index about the GPU's rows, and while the host uses rows, no step runs.
+// A step is put on a stream by a thread that doesn't wait for it, unless kMaxInFlight steps of the table are
+// in flight, each with memory for its batch. A step finds rows by the mirror, so no row may move before its
+// stream has finished it. A use is the scope of an operation of the host that may read, write or move such
+// rows. So while a step is in flight, the mirror agrees with the host's index about the GPU's rows, and while
+// the host uses rows, no step runs.
 //
-// A step that changes rows runs after all steps before it and before all steps after it; other steps run at the same
-// time.
+// A step that changes rows runs after all steps before it and before all steps after it; other steps run at
+// the same time.
 //
-// A step waits for the uses that are under way, and a use for the steps in flight. While one waits, nothing else may
-// begin, so that neither kind starves the other. A long use, such as a save, or a checkpoint in a pool until it has the
-// rows, makes no step wait: the step is refused, and the host does its work. This lock comes before every lock but the
-// turn to save.
+// A step waits for the uses that are under way, and a use for the steps in flight. While one waits, nothing
+// else may begin, so that neither kind starves the other. A long use, such as a save, or a checkpoint in a
+// pool until it has the rows, makes no step wait: the step is refused, and the host does its work. This lock
+// comes before every lock but the turn to save.
 //
-// A step may be one of several tables, such as a variable's partitions: it is ordered with the steps of each. A thread
-// that waits for several tables, to put a step or to use rows, does so in the order in which the tables were made.
+// A step may be one of several tables, such as a variable's partitions: it is ordered with the steps of each.
+// A thread that waits for several tables, to put a step or to use rows, does so in the order in which the
+// tables were made.
 #pragma once
 
 #include <atomic>
@@ -54,21 +56,21 @@ class DeviceSteps {
   // One step runs, and the others are ready to follow; more would only take memory.
   static constexpr size_t kMaxInFlight = 4;
 
-  // The effect of a step on the rows on the device. A step that uses none is not ordered with others, and waits for no
-  // use.
+  // The effect of a step on the rows on the device. A step that uses none is not ordered with others, and
+  // waits for no use.
   enum class Effect { kUsesNone, kReads, kChanges };
   // A step as a table keeps it; several tables may keep the same one.
   struct StepOfTable {
     DeviceSteps* table;
     std::shared_ptr<const StepInFlight> step;
   };
-  // The scope in which one thread puts a step on a stream, for one table or for several. A table's steps are put one
-  // after the other.
+  // The scope in which one thread puts a step on a stream, for one table or for several. A table's steps are
+  // put one after the other.
   class Turns {
    public:
-    // Waits until no use is under way in any of the tables, and orders the stream after earlier steps as `effect`
-    // requires. Is refused, instead of waiting, if there is a long use, or a use by the same thread. A table may be
-    // listed several times.
+    // Waits until no use is under way in any of the tables, and orders the stream after earlier steps as
+    // `effect` requires. Is refused, instead of waiting, if there is a long use, or a use by the same thread.
+    // A table may be listed several times.
     Turns(std::span<DeviceSteps* const> tables, gpu::Stream stream, Effect effect);
     ~Turns();
     Turns(const Turns&) = delete;
@@ -76,8 +78,8 @@ class DeviceSteps {
 
     // If the turns were refused, nothing may be put on a stream.
     bool is_refused() const { return taken_ == 0; }
-    // Calls put(), and treats all that it puts on the stream as the step, even if it throws half-way. REQUIRES: the turns
-    // weren't refused; `steps` belong to their tables.
+    // Calls put(), and treats all that it puts on the stream as the step, even if it throws half-way.
+    // REQUIRES: the turns weren't refused; `steps` belong to their tables.
     template <class Put>
     void put(std::span<const StepOfTable> steps, gpu::Stream stream, Put put) {
       try {
@@ -133,12 +135,12 @@ class DeviceSteps {
     const bool was_under_way_;
   };
 
-  // Waits for the steps in flight; no function of a step begins afterwards. REQUIRES: no thread puts more steps on
-  // streams.
+  // Waits for the steps in flight; no function of a step begins afterwards. REQUIRES: no thread puts more
+  // steps on streams.
   void finish();
 
-  // Throws std::logic_error if the calling thread has a use of the rows: then it hasn't waited for the steps in flight. A
-  // step's function that went on would wait for ever, for locks which that thread holds.
+  // Throws std::logic_error if the calling thread has a use of the rows: then it hasn't waited for the steps
+  // in flight. A step's function that went on would wait for ever, for locks which that thread holds.
   void check_not_used_by_thread() const;
 
   // Keeps an error that a step met when no caller could be told. Only the first error is kept.
@@ -151,8 +153,8 @@ class DeviceSteps {
  private:
   static uint64_t next_number();
   std::exception_ptr take_error();
-  // Waits for the uses that are under way, and then holds the turnstile. Returns false, without holding it, if there is a
-  // long use.
+  // Waits for the uses that are under way, and then holds the turnstile. Returns false, without holding it,
+  // if there is a long use.
   bool take_turn(Effect effect);
   // Returns false if a long use is under way.
   bool wait_for_uses() REQUIRES(turnstile_);

@@ -217,8 +217,8 @@ void HbmTier::sync_mirror_to(gpu::Stream stream) {
   device_->wait(stream, is_synced_);
 }
 
-// Removes all slots that rows left before it enters any that came: a slot may have another key's row now, and a key
-// another slot.
+// Removes all slots that rows left before it enters any that came: a slot may have another key's row now, and
+// a key another slot.
 void HbmTier::update_mirror() {
   change_noted(Change::kRemoved, changed_, [this](Slot slot) {
     mutex_.assert_held();

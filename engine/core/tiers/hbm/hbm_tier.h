@@ -1,17 +1,17 @@
-// A tier of rows in a GPU's memory. The host can't address them: it writes and reads them in batches, through pinned
-// buffers.
+// A tier of rows in a GPU's memory. The host can't address them: it writes and reads them in batches, through
+// pinned buffers.
 //
-// A row's floats, and its access counts, lie in arrays by slot on the device. Its key is kept in DRAM, and its rank too,
-// as the host last knew it: ranks only grow, so the coldest rows are found by asking the device only about those that
-// seem coldest. All copies go over one stream, so a read sees all earlier writes, and a row that is read while its slot
-// is given out again is either the old row or the new one, whole.
+// A row's floats, and its access counts, lie in arrays by slot on the device. Its key is kept in DRAM, and
+// its rank too, as the host last knew it: ranks only grow, so the coldest rows are found by asking the device
+// only about those that seem coldest. All copies go over one stream, so a read sees all earlier writes, and a
+// row that is read while its slot is given out again is either the old row or the new one, whole.
 //
-// A mirror on the device says which keys have their row in which slot, for steps that find rows there. Rows that came and
-// left are noted, and the mirror is brought up to date when a step asks for it: a table without such steps pays for the
-// notes alone.
+// A mirror on the device says which keys have their row in which slot, for steps that find rows there. Rows
+// that came and left are noted, and the mirror is brought up to date when a step asks for it: a table without
+// such steps pays for the notes alone.
 //
-// Above a durable pool, rows of which the pool has a clean copy are marked on the device: before a step changes rows, it
-// reports which of them are marked.
+// Above a durable pool, rows of which the pool has a clean copy are marked on the device: before a step
+// changes rows, it reports which of them are marked.
 #pragma once
 
 #include <array>
@@ -48,8 +48,8 @@ class HbmTier final : public Tier, public RankedTier {
 
   // Says if rows may have clean copies in a tier below, so that marks are needed.
   enum class Copies { kNone, kInPool };
-  // Throws Error(kStoreFull) if the device has too little memory. Rows cross the bus in pieces of at most piece_bytes,
-  // but of at least one row.
+  // Throws Error(kStoreFull) if the device has too little memory. Rows cross the bus in pieces of at most
+  // piece_bytes, but of at least one row.
   HbmTier(const RowLayout& layout, uint64_t slots, std::shared_ptr<gpu::Device> device,
           size_t piece_bytes = kPieceBytes, Copies copies = Copies::kNone);
   ~HbmTier() override;
@@ -69,10 +69,10 @@ class HbmTier final : public Tier, public RankedTier {
   // --- Steps on the device, which find rows by the mirror.
   gpu::Device& device() const { return *device_; }
   const std::shared_ptr<gpu::Device>& shared_device() const { return device_; }
-  // Brings the mirror and the marks up to date on the stream: kernels put on it later find exactly the rows that are in
-  // the tier now. The host waits only if more rows came, left or were marked than fit into a piece. REQUIRES: no thread
-  // writes, erases or marks rows until that work on the stream is done, nor did while work that was put on the stream
-  // after the last sync_mirror_to() was under way.
+  // Brings the mirror and the marks up to date on the stream: kernels put on it later find exactly the rows
+  // that are in the tier now. The host waits only if more rows came, left or were marked than fit into a
+  // piece. REQUIRES: no thread writes, erases or marks rows until that work on the stream is done, nor did
+  // while work that was put on the stream after the last sync_mirror_to() was under way.
   void sync_mirror_to(gpu::Stream stream);
   // REQUIRES for these: sync_mirror_to() was called for the stream on which they are used.
   const gpu::Mirror& mirror() const NO_THREAD_SAFETY_ANALYSIS { return mirror_; }
@@ -89,12 +89,11 @@ class HbmTier final : public Tier, public RankedTier {
     return floats_;
   }
 
-  // --- Marks, for a tier with copies.
-  // Marks the row if it has a clean copy, and else clears its mark. REQUIRES: the mutex of the row's shard is held; no
-  // step on the device is under way.
+  // --- Marks, for a tier with copies. Marks the row if it has a clean copy, and else clears its mark.
+  // REQUIRES: the mutex of the row's shard is held; no step on the device is under way.
   void mark(Slot slot, bool has_copy);
-  // A step clears the marks of the rows that it changes, on the device alone. Null if there are no marks. REQUIRES:
-  // sync_mirror_to() was called for the stream on which they are used.
+  // A step clears the marks of the rows that it changes, on the device alone. Null if there are no marks.
+  // REQUIRES: sync_mirror_to() was called for the stream on which they are used.
   gpu::SlotMarks* marks() NO_THREAD_SAFETY_ANALYSIS { return marks_ ? &*marks_ : nullptr; }
 
   // --- RankedTier
@@ -132,8 +131,8 @@ class HbmTier final : public Tier, public RankedTier {
 
   void write_piece(Piece& piece, const RowBatch& rows, size_t first, std::span<const Slot> slots)
       REQUIRES(mutex_);
-  // Calls slot_of(i) for the numbers of `count` rows, and take(i, header, floats) when a row has arrived, with this
-  // number of floats each. If it throws, the rows that were taken are whole.
+  // Calls slot_of(i) for the numbers of `count` rows, and take(i, header, floats) when a row has arrived,
+  // with this number of floats each. If it throws, the rows that were taken are whole.
   template <class SlotOf, class Take>
   void read_pieces(size_t count, size_t floats, SlotOf slot_of, Take take) const REQUIRES(mutex_);
   template <class SlotOf>

@@ -1,5 +1,5 @@
-// The common part of all kinds of steps on a device. A step has several batches on one stream, and a batch several
-// tables, a variable's partitions, which share its memory.
+// The common part of all kinds of steps on a device. A step has several batches on one stream, and a batch
+// several tables, a variable's partitions, which share its memory.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,8 @@
 
 namespace embstore {
 
-// One table's part in such steps. `Memory` is a StepInFlight that has what a batch needs while its step is in flight.
+// One table's part in such steps. `Memory` is a StepInFlight that has what a batch needs while its step is in
+// flight.
 template <class Memory>
 class StepMaker {
  public:
@@ -34,11 +35,11 @@ class StepMaker {
     Batch* batch;
     std::shared_ptr<Memory> memory;  // memory of the batch's first table
   };
-  // Calls put(in_flight), which puts a step of all batches on their stream, ordered with the steps of all tables. Waits
-  // for no stream, unless too many steps are in flight. Returns false, and does nothing, if one of the tables has a long
-  // use by the host, if this thread uses rows of one, or if is_possible() returns false, which is called when no use is
-  // under way. Throws Error(kStoreFull) if the device has too little memory, and then has done nothing. REQUIRES: all
-  // batches are on one stream.
+  // Calls put(in_flight), which puts a step of all batches on their stream, ordered with the steps of all
+  // tables. Waits for no stream, unless too many steps are in flight. Returns false, and does nothing, if one
+  // of the tables has a long use by the host, if this thread uses rows of one, or if is_possible() returns
+  // false, which is called when no use is under way. Throws Error(kStoreFull) if the device has too little
+  // memory, and then has done nothing. REQUIRES: all batches are on one stream.
   template <class Batch, class Put, class IsPossible>
   static bool try_put(std::span<Batch> batches, DeviceSteps::Effect effect, const Put& put,
                       const IsPossible& is_possible) {
@@ -56,8 +57,8 @@ class StepMaker {
       for (auto& share : batch.shares) steps.push_back({&maker(share).steps_, in_flight.back().memory});
     }
     if (!is_possible()) return false;
-    // As long as the device works, nothing between this and the step may fail: threads that change rows wait for steps,
-    // not for this.
+    // As long as the device works, nothing between this and the step may fail: threads that change rows wait
+    // for steps, not for this.
     if (effect != DeviceSteps::Effect::kUsesNone) {
       for_each_table(batches, [&](StepMaker& table) { table.tier_.sync_mirror_to(stream); });
     }

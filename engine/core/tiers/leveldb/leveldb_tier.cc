@@ -85,13 +85,13 @@ void LevelDbTier::note_erased(std::span<const Place> places) noexcept {
   try {
     erased_.insert(erased_.end(), places.begin(), places.end());
   } catch (const std::bad_alloc&) {
-    // The records stay as long as the database does. Nothing refers to them, and a place that is given out again gets a
-    // new record in place of the old.
+    // The records stay as long as the database does. Nothing refers to them, and a place that is given out
+    // again gets a new record in place of the old.
   }
 }
 
-// If rows only leave, no write() comes to delete their records. The caller doesn't get an error, since its change is made:
-// the places stay noted, and the next write() or drain() reports the error.
+// If rows only leave, no write() comes to delete their records. The caller doesn't get an error, since its
+// change is made: the places stay noted, and the next write() or drain() reports the error.
 void LevelDbTier::compact() {
   const size_t waiting = [this] {
     const MutexLock lock(erased_mutex_);

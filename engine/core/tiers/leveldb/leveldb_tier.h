@@ -1,8 +1,8 @@
 // A tier of rows in a LevelDB database; FORMAT.md describes the records.
 //
-// Each place has a record of its own, whose key is the row's key and its slot, which is the sequence number of the
-// write modulo kSlots. So a row that comes back while its old record is still to be deleted becomes a second
-// record, a late deletion can't remove the new one, and records never change once they are written.
+// Each place has a record of its own, whose key is the row's key and its slot, which is the sequence number
+// of the write modulo kSlots. So a row that comes back while its old record is still to be deleted becomes a
+// second record, a late deletion can't remove the new one, and records never change once they are written.
 #pragma once
 
 #include <atomic>
@@ -21,8 +21,8 @@
 
 namespace embstore {
 
-// The meter counts the calls of LevelDB, whose own file accesses can't be seen from outside: a read for each record that
-// is read, and a write for each batch that goes to LevelDB's log.
+// The meter counts the calls of LevelDB, whose own file accesses can't be seen from outside: a read for each
+// record that is read, and a write for each batch that goes to LevelDB's log.
 class LevelDbTier final : public Tier {
  public:
   static constexpr uint64_t kSlots = uint64_t{RowRef::kMaxSlots} + 1;
@@ -37,8 +37,8 @@ class LevelDbTier final : public Tier {
   // something still refers to the place, the database has lost the row.
   void read_rows(RowBatch& rows, RowPart part) const override;
   uint64_t reused_places() const override { return reused_places_.load(std::memory_order_acquire); }
-  // Only notes the places, 16 bytes each. The next write() or drain(), or a compact() that finds many places, deletes
-  // the records.
+  // Only notes the places, 16 bytes each. The next write() or drain(), or a compact() that finds many places,
+  // deletes the records.
   void erase(std::span<const Place> places) noexcept override;
   TierStats stats() const override;
 
@@ -53,7 +53,8 @@ class LevelDbTier final : public Tier {
   static constexpr Slot slot_of(uint64_t sequence) { return static_cast<Slot>(sequence % kSlots); }
 
   void note_erased(std::span<const Place> places) noexcept;
-  // Deletes the records of all rows erased so far, then writes `puts`, which has `bytes_put` bytes, unless it's null.
+  // Deletes the records of all rows erased so far, then writes `puts`, which has `bytes_put` bytes, unless
+  // it's null.
   void delete_erased_then(const LevelDbDatabase::Batch* puts, size_t bytes_put) REQUIRES(write_mutex_);
   LevelDbRowKey row_key(const Place& place) const { return leveldb_row_key(shared_.number(), place); }
 

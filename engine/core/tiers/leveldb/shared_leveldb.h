@@ -1,10 +1,10 @@
 // Shares LevelDB databases between the tables of a process.
 //
-// An open database holds five descriptors (its lock; LevelDB's LOCK, LOG, MANIFEST and log) and up to two write
-// buffers, whatever its size: with a database for each partition of each variable, descriptors would run out. So
-// the partitions of a variable, which are given one directory, share a database, in which each has its number.
-// LevelDB maps up to 1000 row files of the process, which need no descriptor; of the others it keeps as many open,
-// in all databases together, as a fifth of the process's limit.
+// An open database holds five descriptors (its lock; LevelDB's LOCK, LOG, MANIFEST and log) and up to two
+// write buffers, whatever its size: with a database for each partition of each variable, descriptors would
+// run out. So the partitions of a variable, which are given one directory, share a database, in which each
+// has its number. LevelDB maps up to 1000 row files of the process, which need no descriptor; of the others
+// it keeps as many open, in all databases together, as a fifth of the process's limit.
 #pragma once
 
 #include <cstddef>

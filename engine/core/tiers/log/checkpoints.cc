@@ -127,8 +127,8 @@ void Checkpoints::drop(uint64_t number) {
 }
 
 void Checkpoints::drop(List::iterator checkpoint) {
-  // Its rows may be overwritten only when its manifest is certainly not on the medium. If the manifest can't be removed, the
-  // checkpoint is kept.
+  // Its rows may be overwritten only when its manifest is certainly not on the medium. If the manifest can't
+  // be removed, the checkpoint is kept.
   const uint64_t number = checkpoint->is.number;
   if (checkpoint->may_have_manifest) {
     checkpoint->is_pending = false;

@@ -157,8 +157,8 @@ void Compaction::compact_files(const Round& round) {
   }
 }
 
-// Returns the file that frees the most space for the rows moved: the one with the smallest live share. The oldest
-// would be worse: it has rows that are seldom asked for, nearly all of them live.
+// Returns the file that frees the most space for the rows moved: the one with the smallest live share. The
+// oldest would be worse: it has rows that are seldom asked for, nearly all of them live.
 std::shared_ptr<LogFile> Compaction::next_victim(std::span<const uint64_t> taken,
                                                  uint64_t last_number) const {
   std::shared_ptr<LogFile> best;
@@ -219,8 +219,8 @@ void Compaction::move_rows_out(const std::shared_ptr<LogFile>& victim) {
   set_aside(*victim, std::move(left.first_reason), left.count);
 }
 
-// Appends copies and makes the index refer to them. A damaged row is moved as it is, so that its reader gets an error;
-// its key may be right.
+// Appends copies and makes the index refer to them. A damaged row is moved as it is, so that its reader gets
+// an error; its key may be right.
 void Compaction::move_records(LogFile& victim, const Moving& moving, RowsLeft& left) {
   Relocator& relocator = *relocator_.load(std::memory_order_acquire);
   const size_t stride = shape_.record.stride;
@@ -262,8 +262,8 @@ void Compaction::move_records(LogFile& victim, const Moving& moving, RowsLeft& l
   }
 }
 
-// Removes files without live rows. A file that keeps some (their owner is about to erase them, or hasn't put them into
-// the index yet) stays for the next round.
+// Removes files without live rows. A file that keeps some (their owner is about to erase them, or hasn't put
+// them into the index yet) stays for the next round.
 void Compaction::remove_emptied_files() {
   std::vector<std::shared_ptr<LogFile>> emptied;
   for (const auto& file : log_.files()) {

@@ -2,12 +2,12 @@
 // of the log and removes the file. The file with the smallest share of live records comes first.
 //
 // Let L be the bytes of live records, F those of the files, B the buffer (at least eight records), of which
-// B/8 is written at once. If F exceeds the soft bound, 7/4 L + B/4, a writer compacts one file for each buffer
-// that it writes; if F would exceed the hard bound, 15/8 L + 5/8 B, it compacts before it writes. A file is L/8
-// or B/8 long, whichever is more, so the copies that lie beside their originals for a while fit below 2 L + B.
-// Files without live rows that a checkpoint needs come on top: they don't count, aren't compacted again, and are
-// removed when the checkpoint is dropped. A live row that a checkpoint needs as well may move; the checkpoint
-// keeps its old place.
+// B/8 is written at once. If F exceeds the soft bound, 7/4 L + B/4, a writer compacts one file for each
+// buffer that it writes; if F would exceed the hard bound, 15/8 L + 5/8 B, it compacts before it writes. A
+// file is L/8 or B/8 long, whichever is more, so the copies that lie beside their originals for a while fit
+// below 2 L + B. Files without live rows that a checkpoint needs come on top: they don't count, aren't
+// compacted again, and are removed when the checkpoint is dropped. A live row that a checkpoint needs as well
+// may move; the checkpoint keeps its old place.
 //
 // A file that can't be compacted, because some of its records are damaged or unreadable or because it can't
 // be removed, doesn't stop the others: it's set aside for a while, and the bound holds for the rest.
@@ -48,12 +48,14 @@ class Compaction {
   // Returns when the files are within their bound. Throws Error(kStorage), which says what couldn't be done,
   // once for each problem.
   void drain();
-  // Removes the files that no checkpoint and no live row needs, after a checkpoint was dropped. Moves nothing, and
-  // doesn't wait for a compaction that is under way: that one removes the files, or the next does.
+  // Removes the files that no checkpoint and no live row needs, after a checkpoint was dropped. Moves
+  // nothing, and doesn't wait for a compaction that is under way: that one removes the files, or the next
+  // does.
   void remove_unneeded();
 
-  // The right to compact, which one thread has at a time: a thread that has it and doesn't compact keeps rows from being
-  // moved. REQUIRES: the thread holds no lock that relocate() takes, and writes nothing to the tier meanwhile.
+  // The right to compact, which one thread has at a time: a thread that has it and doesn't compact keeps rows
+  // from being moved. REQUIRES: the thread holds no lock that relocate() takes, and writes nothing to the
+  // tier meanwhile.
   class Turn {
    public:
     // With `wait`, waits while another thread has the turn; without, goes without it.

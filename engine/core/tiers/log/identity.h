@@ -66,13 +66,14 @@ enum class HeaderKind {
 };
 HeaderKind kind_of(const FileHeader& header, const char (&magic)[8]);
 
-// Throws, naming the file, unless the header is kOurs and of this table (its uuid apart): Error(kStorage) if the file's
-// bytes are wrong, Error(kInvalidArgument), with what to do, if the file is another variable's.
+// Throws, naming the file, unless the header is kOurs and of this table (its uuid apart): Error(kStorage) if
+// the file's bytes are wrong, Error(kInvalidArgument), with what to do, if the file is another variable's.
 void check_header(const std::string& path, const FileHeader& header, const char (&magic)[8],
                   const TableIdentity& table);
 
-// Reads the header of the file of records that a checkpoint's manifest calls extent `number`. Throws what read_header() and
-// check_header() throw, and Error(kStorage) if the file is missing or is another one of this table.
+// Reads the header of the file of records that a checkpoint's manifest calls extent `number`. Throws what
+// read_header() and check_header() throw, and Error(kStorage) if the file is missing or is another one of
+// this table.
 FileHeader read_extent_header(files::FileCalls& calls, const std::string& path, const TableIdentity& table,
                               uint64_t number, size_t stride);
 

@@ -24,9 +24,9 @@ class LogDirectory {
     std::vector<std::string> paths;
     uint64_t last_number = 0;  // the highest number of a file of records; 0 if there is none
   };
-  // Returns the files that earlier tiers left. Changes nothing. Throws, naming the file, if one isn't this tier's to
-  // remove: it's another program's, version's or table's, or may belong to a checkpoint of a table that isn't this
-  // tier's.
+  // Returns the files that earlier tiers left. Changes nothing. Throws, naming the file, if one isn't this
+  // tier's to remove: it's another program's, version's or table's, or may belong to a checkpoint of a table
+  // that isn't this tier's.
   Leftovers find(const TableIdentity& table, bool keeps_checkpoints) const;
   // Throws Error(kStorage) if one can't be removed.
   void remove(const std::vector<std::string>& paths);

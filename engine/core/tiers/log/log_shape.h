@@ -27,8 +27,8 @@ struct LogShape {
   TierMeter* meter;
 
   uint32_t max_files() const { return RowRef::kMaxSlots / records_per_file; }
-  // Returns whether rows in the page cache are read from mapped pages. They aren't with O_DIRECT, which is there to
-  // bypass the page cache, nor if the user chose a scheme.
+  // Returns whether rows in the page cache are read from mapped pages. They aren't with O_DIRECT, which is
+  // there to bypass the page cache, nor if the user chose a scheme.
   bool maps_files() const { return options.io_scheme == medium::IoScheme::kAuto && !options.direct; }
   std::string path_of(uint64_t number) const { return directory + "/" + record_file_name(number); }
   int open_flags() const { return O_RDWR | (options.direct ? O_DIRECT : 0); }

@@ -17,8 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A manifest's body: a Body; for each tier its number of extents, u64; for each extent an ExtentHeader and its words.
-// It lies between the file's header and the body's CRC-32C, u32.
+// A manifest's body: a Body; for each tier its number of extents, u64; for each extent an ExtentHeader and
+// its words. It lies between the file's header and the body's CRC-32C, u32.
 struct Body {
   uint8_t id[16];
   int64_t apply_count;
@@ -175,8 +175,8 @@ std::map<uint64_t, std::string> Manifests::find(bool unfinished) const {
 }
 
 std::vector<Manifest> Manifests::load(TableIdentity& table) const {
-  // A killed process may have renamed or removed a manifest without syncing the directory: this load's result must be
-  // durable, whether a manifest is there or not.
+  // A killed process may have renamed or removed a manifest without syncing the directory: this load's result
+  // must be durable, whether a manifest is there or not.
   if (fs::exists(directory_)) files::sync_directory(calls_, directory_);
   std::vector<Manifest> manifests;
   for (const auto& [number, path] : find(/*unfinished=*/false)) {

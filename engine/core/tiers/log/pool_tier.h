@@ -1,7 +1,7 @@
 // The log in persistent memory: one extent, all of a pool, whose records are written in any order and reused.
 //
-// Rows are written out of place. The slots of a kept checkpoint are never written. engine/FORMAT.md, section LOG, describes the
-// bytes, and why this is correct.
+// Rows are written out of place. The slots of a kept checkpoint are never written. engine/FORMAT.md, section
+// LOG, describes the bytes, and why this is correct.
 //
 // Locks: a tier's own are innermost. A thread that wrote rows calls fence() before other threads may learn of
 // them.
@@ -48,8 +48,8 @@ class PoolTier final : public Tier, public RankedTier, public DurableTier {
   // Returns how many slots a pool of size_bytes has, headroom included; 0 if there's no room for any.
   static uint64_t slots_for(const RowLayout& layout, uint64_t size_bytes);
 
-  // Opens the pool at `path`, or creates it. If is_needed, checkpoints have rows there, which adopt_kept() gets.
-  // Throws what open_pool_file() throws.
+  // Opens the pool at `path`, or creates it. If is_needed, checkpoints have rows there, which adopt_kept()
+  // gets. Throws what open_pool_file() throws.
   PoolTier(const std::string& path, const log::TableIdentity& table, uint64_t size_bytes, bool is_needed,
            const LibPmem& libpmem = embstore::libpmem(), files::FileCalls& calls = files::system_file_calls(),
            PoolRole role = PoolRole::kLast);
@@ -58,8 +58,8 @@ class PoolTier final : public Tier, public RankedTier, public DurableTier {
   // --- Tier
   // Claims the slots itself, and may use the headroom; calls fence().
   void write(const RowBatch& rows, std::span<Slot> slots) override;
-  // A row whose checksum is wrong is damaged. The checksum of a row that this process wrote, or has read before,
-  // isn't checked again.
+  // A row whose checksum is wrong is damaged. The checksum of a row that this process wrote, or has read
+  // before, isn't checked again.
   void read_rows(RowBatch& rows, RowPart part) const override;
   uint64_t reused_places() const override;
   // A place that a checkpoint has stays taken until the checkpoint is dropped. Doesn't fail.
@@ -75,9 +75,8 @@ class PoolTier final : public Tier, public RankedTier, public DurableTier {
   }
   bool can_set_ranks() const override { return true; }
 
-  // --- RankedTier
-  // The ranks of the rows in the slots; `served` and `stamp` are set when a row comes. In a middle pool, only rows
-  // that live here have a rank: a clean copy of a row above has none.
+  // --- RankedTier The ranks of the rows in the slots; `served` and `stamp` are set when a row comes. In a
+  // middle pool, only rows that live here have a rank: a clean copy of a row above has none.
   SlotRanks& ranks() const override { return *ranks_; }
   uint64_t slot_count() const override { return slots_.slots(); }
   uint64_t max_slots() const override { return slots_.slots(); }
@@ -124,8 +123,8 @@ class PoolTier final : public Tier, public RankedTier, public DurableTier {
   // Reads headers only: floats are checked when a row is read.
   void restore(uint64_t number, int threads, const Restored& visit) override;
 
-  // Adds the row in `slot` to every pending checkpoint from `first_number` on. If there's none any more and the row isn't
-  // live, frees the slot.
+  // Adds the row in `slot` to every pending checkpoint from `first_number` on. If there's none any more and
+  // the row isn't live, frees the slot.
   void add_to_checkpoints(uint64_t first_number, Slot slot) noexcept;
 
  private:
@@ -148,8 +147,9 @@ class PoolTier final : public Tier, public RankedTier, public DurableTier {
   std::unique_ptr<SlotRanks> ranks_;
   std::atomic<uint64_t> set_aside_{0};
   log::RecordReferences references_;
-  // The rows that an earlier process wrote, and that weren't read in full yet. Only those need a check: rows that this
-  // process wrote come back as they were, and what didn't reach the medium is seen only by the next process.
+  // The rows that an earlier process wrote, and that weren't read in full yet. Only those need a check: rows
+  // that this process wrote come back as they were, and what didn't reach the medium is seen only by the next
+  // process.
   mutable log::RowBits unverified_;
 
   Mutex arrivals_mutex_;

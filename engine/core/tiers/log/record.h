@@ -1,8 +1,8 @@
-// One row on a durable medium: a header of 64 bytes, then the row's floats. engine/FORMAT.md, section LOG, describes the
-// same; a change to one must change the other, and the version.
+// One row on a durable medium: a header of 64 bytes, then the row's floats. engine/FORMAT.md, section LOG,
+// describes the same; a change to one must change the other, and the version.
 //
-// A record has three checksums, of the header, of the weights, and of the optimizer's slots, so that a reader checks only what
-// it reads.
+// A record has three checksums, of the header, of the weights, and of the optimizer's slots, so that a reader
+// checks only what it reads.
 #pragma once
 
 #include <bit>

@@ -115,8 +115,8 @@ void RecordLog::open_buffer() {
   const size_t stride = shape_.record.stride;
   const uint64_t fitting = (next->base_offset + shape_.flush_bytes - offset + stride - 1) / stride;
   next->capacity = static_cast<uint32_t>(std::min<uint64_t>(fitting, active_->capacity - records));
-  // The block in which the earlier records end is written again with the new records, unless they begin in another
-  // block.
+  // The block in which the earlier records end is written again with the new records, unless they begin in
+  // another block.
   const uint64_t before = offset - next->base_offset;
   if (buffer_ == nullptr) {
     std::memset(next->bytes.data(), 0, before);
@@ -422,8 +422,8 @@ void RecordLog::rewrite(LogFile& file) {
   file.replace_file(std::move(fresh));
 }
 
-// Copies the records that are live or that checkpoints need. Unreadable live ones are left out: the threads that read
-// those rows get an error.
+// Copies the records that are live or that checkpoints need. Unreadable live ones are left out: the threads
+// that read those rows get an error.
 void RecordLog::copy_rows(const LogFile& from, files::File& to) {
   // Enough records that each chunk begins at a block, since a record is a multiple of 16 bytes long.
   constexpr uint32_t kRecords = medium::kBlockBytes / 16;

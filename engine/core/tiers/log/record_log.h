@@ -30,30 +30,30 @@ struct LogView {
 };
 
 // Thread-safe except for adopt_kept(), make_live(), and the functions that end the log. Functions throw
-// Error(kStorage) if the operating system refuses something: then what was written before is readable as it was,
-// and the call may be repeated.
+// Error(kStorage) if the operating system refuses something: then what was written before is readable as it
+// was, and the call may be repeated.
 class RecordLog {
  public:
   explicit RecordLog(const LogShape& shape);  // the shape outlives the log
 
   std::shared_ptr<const LogView> view() const;
 
-  // Appends rows from number `first` on, as many as the buffer takes, and returns how many. Sets slots[i] to the
-  // slot of row i.
+  // Appends rows from number `first` on, as many as the buffer takes, and returns how many. Sets slots[i] to
+  // the slot of row i.
   size_t append(const RowBatch& rows, size_t first, std::span<Slot> slots);
   bool buffer_is_full() const;
   // Erases rows; skips those that were erased before.
   void erase(std::span<const Place> places);
 
-  // Copies of records whose rows are about to be referred to there. They count as live, and aren't written to the
-  // file before end_copies().
+  // Copies of records whose rows are about to be referred to there. They count as live, and aren't written to
+  // the file before end_copies().
   struct Copies {
     std::shared_ptr<AppendBuffer> buffer;
     Slot first;
     uint32_t count;  // as many as the buffer took
   };
-  // Appends copies of the records that lie at `from`; `records` has their bytes, one after another. A record that
-  // isn't the one of its place isn't adapted to the new place, so that its reader gets an error.
+  // Appends copies of the records that lie at `from`; `records` has their bytes, one after another. A record
+  // that isn't the one of its place isn't adapted to the new place, so that its reader gets an error.
   Copies append_copies(std::span<const std::byte> records, std::span<const Slot> from);
   // Ends the copies. Copies of relocations that aren't done become garbage.
   void end_copies(const Copies& copies, std::span<const Relocator::Relocation> relocations);
@@ -67,12 +67,13 @@ class RecordLog {
   };
   std::vector<Removal> remove(std::span<const std::shared_ptr<LogFile>> emptied);
 
-  // Takes over the files of an earlier process, the oldest first. New files get numbers from `next_number` on.
-  // REQUIRES: nothing was appended yet.
+  // Takes over the files of an earlier process, the oldest first. New files get numbers from `next_number`
+  // on. REQUIRES: nothing was appended yet.
   void adopt_kept(std::deque<std::shared_ptr<LogFile>> files, uint64_t next_number,
                   uint64_t newest_checkpoint);
-  // Holds all live records for checkpoint `number`, and writes them out: no block in which one lies is written
-  // again. If this throws, nothing has changed. REQUIRES: rows neither come nor go meanwhile, except copies.
+  // Holds all live records for checkpoint `number`, and writes them out: no block in which one lies is
+  // written again. If this throws, nothing has changed. REQUIRES: rows neither come nor go meanwhile, except
+  // copies.
   void begin_checkpoint(uint64_t number);
   LogFiles files_of(uint64_t checkpoint) const;  // with rows of it, oldest first
   // Makes the bytes of these files durable, not their names. Other threads may append and read meanwhile.
@@ -81,8 +82,8 @@ class RecordLog {
   // Makes the rows of the checkpoint live. REQUIRES: nothing is live.
   void make_live(uint64_t checkpoint);
 
-  // The functions that end a log: remove_unneeded_files() removes the files that no checkpoint needs, and may be
-  // called again after an error; forget_all() closes the rest.
+  // The functions that end a log: remove_unneeded_files() removes the files that no checkpoint needs, and may
+  // be called again after an error; forget_all() closes the rest.
   void remove_unneeded_files();
   void forget_all();
 

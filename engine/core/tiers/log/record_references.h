@@ -1,5 +1,5 @@
-// The references to each record of an extent: from a live row, and from checkpoints. A record without references is free, or
-// garbage.
+// The references to each record of an extent: from a live row, and from checkpoints. A record without
+// references is free, or garbage.
 #pragma once
 
 #include <array>
@@ -32,13 +32,15 @@ class RecordReferences {
   }
   // Returns false if the record wasn't live.
   bool remove_live(uint64_t record);
-  // The same, for an extent whose free records are reused. Returns true if nothing refers to the record any more. If several
-  // callers remove references to a record, by this, drop() and add_to_pending(), only the last one gets true.
+  // The same, for an extent whose free records are reused. Returns true if nothing refers to the record any
+  // more. If several callers remove references to a record, by this, drop() and add_to_pending(), only the
+  // last one gets true.
   bool free_live(uint64_t record);
   uint64_t live() const { return live_.load(std::memory_order_acquire); }
 
-  // --- Checkpoints, by their numbers. REQUIRES, unless stated otherwise: no other call about checkpoints is under way.
-  // Begins a pending checkpoint that has all live records. REQUIRES: rows neither come nor go meanwhile.
+  // --- Checkpoints, by their numbers. REQUIRES, unless stated otherwise: no other call about checkpoints is
+  // under way. Begins a pending checkpoint that has all live records. REQUIRES: rows neither come nor go
+  // meanwhile.
   void begin(uint64_t number);
   // Adds a kept checkpoint of an earlier process.
   void load(uint64_t number, std::span<const uint64_t> words);
@@ -51,13 +53,13 @@ class RecordReferences {
   RowWords rows_of(uint64_t number) const;
   // Returns the smallest pending number; 0 if none is pending.
   uint64_t oldest_pending() const;
-  // Adds the record to each pending checkpoint from `first_number` on. Returns true if there's none and nothing
-  // else refers to the record. Thread-safe.
+  // Adds the record to each pending checkpoint from `first_number` on. Returns true if there's none and
+  // nothing else refers to the record. Thread-safe.
   bool add_to_pending(uint64_t first_number, uint64_t record);
   // Ends the pending state: the checkpoint's bits don't change until it's dropped. Thread-safe.
   void end_pending(uint64_t number);
-  // Removes the checkpoint's references, and calls `freed` with the records that have none left, the highest first.
-  // Thread-safe.
+  // Removes the checkpoint's references, and calls `freed` with the records that have none left, the highest
+  // first. Thread-safe.
   using Freed = std::function<void(std::span<const Slot> records)>;
   void drop(uint64_t number, const Freed& freed);
 
@@ -66,8 +68,8 @@ class RecordReferences {
     std::atomic<uint64_t> number{0};   // 0: no checkpoint, and its bits are 0
     std::atomic<uint64_t> pending{0};  // the number; 0 if not pending
   };
-  // Neighbouring records share a lock. Callers that remove references hold it: of two at once, one must see that it was the
-  // last.
+  // Neighbouring records share a lock. Callers that remove references hold it: of two at once, one must see
+  // that it was the last.
   static constexpr size_t kMaxStripes = 64;
   static constexpr size_t kWordsARun = 64;
   struct alignas(64) Stripe {

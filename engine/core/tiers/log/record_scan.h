@@ -18,8 +18,8 @@ struct ScannedRecord {
   std::string failure;     // why they can't be read; empty if the file ends
 };
 
-// Returns what is wrong with a record, worded for errors; empty if it is what was written. check(header) returns what is
-// wrong with a record that could be read, or null.
+// Returns what is wrong with a record, worded for errors; empty if it is what was written. check(header)
+// returns what is wrong with a record that could be read, or null.
 template <class Check>
 std::string fault_of(const ScannedRecord& record, const Check& check) {
   if (record.bytes == nullptr) {
@@ -44,8 +44,8 @@ class RecordScan {
 
   uint32_t records_a_chunk() const { return records_a_chunk_; }
 
-  // Calls visit(ScannedRecord) for each record from `first` to before `last` with wanted(number); its bytes are valid
-  // until visit returns.
+  // Calls visit(ScannedRecord) for each record from `first` to before `last` with wanted(number); its bytes
+  // are valid until visit returns.
   template <class Wanted, class Visit>
   void visit(uint32_t first, uint32_t last, const Wanted& wanted, const Visit& visit_record) {
     while (first < last && !wanted(first)) ++first;

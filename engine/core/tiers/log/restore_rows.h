@@ -22,8 +22,8 @@ struct ExtentSlots {
 using ReadHeaders =
     std::function<void(size_t extent, std::span<const Slot> slots, std::vector<RowHeader>& headers)>;
 
-// Calls read and then visit for all rows of the extents, in pieces of at most `records_at_once` records, but of 64 at least.
-// Rethrows what they throw.
+// Calls read and then visit for all rows of the extents, in pieces of at most `records_at_once` records, but
+// of 64 at least. Rethrows what they throw.
 void restore_rows(std::span<const ExtentSlots> extents, size_t records_at_once, int threads,
                   const ReadHeaders& read, const DurableTier::Restored& visit);
 

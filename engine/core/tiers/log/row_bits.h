@@ -62,8 +62,8 @@ class RowBits {
   bool remove(uint64_t record) {
     return (words_[record / 64].fetch_and(~bit(record), std::memory_order_acq_rel) & bit(record)) != 0;
   }
-  // assign() sets `count` words from `first` on to those of `from`, then zeros; copy() returns them. REQUIRES, for a set of one
-  // moment: no thread changes it meanwhile.
+  // assign() sets `count` words from `first` on to those of `from`, then zeros; copy() returns them.
+  // REQUIRES, for a set of one moment: no thread changes it meanwhile.
   void assign(size_t first, size_t count, std::span<const uint64_t> from) {
     for (size_t i = 0; i < count; ++i) set_word(first + i, i < from.size() ? from[i] : 0);
   }
@@ -75,8 +75,8 @@ class RowBits {
 
  private:
   using Word = std::atomic<uint64_t>;
-  // Shorter sets don't have pages of their own: there may be one for each of many files, and the system allows a process
-  // some tens of thousands of page ranges.
+  // Shorter sets don't have pages of their own: there may be one for each of many files, and the system
+  // allows a process some tens of thousands of page ranges.
   static constexpr size_t kMinPages = size_t{32} << 10;
 
   static uint64_t bit(uint64_t record) { return uint64_t{1} << (record % 64); }

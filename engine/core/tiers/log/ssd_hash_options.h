@@ -31,8 +31,8 @@ struct SsdHashOptions {
   // Default: the writing thread.
   CompactionMode compaction = CompactionMode::kWritingThread;
 
-  // Default false: the files are removed when the tier is closed; those of a killed process, when the next tier
-  // opens the directory. True: files that a kept checkpoint needs stay, for adopt_kept() and restore().
+  // Default false: the files are removed when the tier is closed; those of a killed process, when the next
+  // tier opens the directory. True: files that a kept checkpoint needs stay, for adopt_kept() and restore().
   bool keeps_checkpoints = false;
 
   // Default: the system's. Not owned.

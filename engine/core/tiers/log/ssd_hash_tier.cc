@@ -29,8 +29,9 @@ constexpr uint64_t kMaxBufferBytes = 1 << 30;
 constexpr uint64_t kMinFileBytes = 2 * medium::kBlockBytes;
 constexpr uint64_t kMaxFileBytes = uint64_t{1} << 40;
 
-// Slots are numbered so that there may be at least this many files, whatever the length of one. The first files are short: it
-// takes about fifty until they have their full length, and each has the slots of a full one.
+// Slots are numbered so that there may be at least this many files, whatever the length of one. The first
+// files are short: it takes about fifty until they have their full length, and each has the slots of a full
+// one.
 constexpr uint32_t kMinFiles = 512;
 
 LogShape checked_shape(log::TableIdentity table, std::string directory, const SsdHashOptions& options,
@@ -293,7 +294,8 @@ void SsdHashTier::drop_checkpoint(uint64_t number) noexcept {
 void SsdHashTier::restore(uint64_t number, int threads, const Restored& visit) {
   check_keeps_checkpoints();
   check_usable();
-  // A compaction from before would confuse rows restored to their old places with those that it was about to move.
+  // A compaction from before would confuse rows restored to their old places with those that it was about to
+  // move.
   const log::Compaction::Turn turn(compaction_, /*wait=*/true);
   if (log_.live_rows() > 0) {
     throw Error(ErrorKind::kInvalidArgument,

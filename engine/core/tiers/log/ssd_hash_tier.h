@@ -1,8 +1,9 @@
 // A tier of rows in log-structured files of fixed-size records.
 //
-// Rows are appended to one log, gathered in a buffer that is written in whole blocks (record_log.h). A row is read
-// by its place alone (row_reader.h): the index that maps keys to places belongs to the table. Compaction gets back
-// the space of rows that were rewritten or erased (compaction.h). For checkpoints, a file is an extent.
+// Rows are appended to one log, gathered in a buffer that is written in whole blocks (record_log.h). A row is
+// read by its place alone (row_reader.h): the index that maps keys to places belongs to the table. Compaction
+// gets back the space of rows that were rewritten or erased (compaction.h). For checkpoints, a file is an
+// extent.
 #pragma once
 
 #include <atomic>
@@ -43,15 +44,16 @@ struct SsdHashStats {
   uint64_t held_bytes;           // bytes of files kept only for checkpoints
 };
 
-// Thread-safe except for the constructor, adopt_kept(), restore(), start_compaction() and close(), which only the
-// owner calls.
+// Thread-safe except for the constructor, adopt_kept(), restore(), start_compaction() and close(), which only
+// the owner calls.
 class SsdHashTier final : public Tier, public DurableTier {
  public:
-  // Takes `directory` (created if missing) for itself alone; each tier has its own. Files that a process without
-  // checkpoints left there are removed; if checkpoints are kept, everything stays as it is until adopt_kept(). Throws
-  // Error(kInvalidArgument) for invalid options or names, and for another variable's files; Error(kStorage) if the
-  // directory can't be used, if it holds files of another program or version, or of a table that keeps checkpoints while
-  // this one doesn't, and if the requested I/O scheme isn't available; InUseError.
+  // Takes `directory` (created if missing) for itself alone; each tier has its own. Files that a process
+  // without checkpoints left there are removed; if checkpoints are kept, everything stays as it is until
+  // adopt_kept(). Throws Error(kInvalidArgument) for invalid options or names, and for another variable's
+  // files; Error(kStorage) if the directory can't be used, if it holds files of another program or version,
+  // or of a table that keeps checkpoints while this one doesn't, and if the requested I/O scheme isn't
+  // available; InUseError.
   SsdHashTier(log::TableIdentity table, std::string directory, const SsdHashOptions& options = {});
   ~SsdHashTier() override;
 
@@ -62,8 +64,8 @@ class SsdHashTier final : public Tier, public DurableTier {
   // Only marks the records: safe and cheap under the index's locks. compact() gets the space back.
   void erase(std::span<const Place> places) override { log_.erase(places); }
   TierStats stats() const override;
-  // The tier keeps the number of the accesses that are counted here, as long as it fits 32 bits, but not the time of
-  // the last one. Checkpoints keep neither.
+  // The tier keeps the number of the accesses that are counted here, as long as it fits 32 bits, but not the
+  // time of the last one. Checkpoints keep neither.
   void prefetch_rank(Slot slot) const override { log_.served().prefetch(slot); }
   void update_rank(Slot slot, RowHeader& header) const override;
   bool try_set_rank(Slot slot, const RowHeader& header) override;
@@ -71,12 +73,12 @@ class SsdHashTier final : public Tier, public DurableTier {
   void carry_rank(Slot from, Slot to) override { log_.served().set(to, log_.served().count_of(from)); }
   bool rank_is_volatile(Slot slot) const override { return log_.served().count_of(slot) != 0; }
 
-  // --- DurableTier, if checkpoints are kept; else every call but drop_checkpoint() throws Error(kInvalidArgument). The
-  // files take at most twice the live records, the buffer, and what checkpoints hold: all of each file with a record that
-  // one of them needs.
+  // --- DurableTier, if checkpoints are kept; else every call but drop_checkpoint() throws
+  // Error(kInvalidArgument). The files take at most twice the live records, the buffer, and what checkpoints
+  // hold: all of each file with a record that one of them needs.
   void adopt_kept(std::span<const TierRows> kept) override;
-  // Writes out the buffer. Waits for copies of compaction that are under way, so it also REQUIRES: no lock is held that
-  // relocate() takes.
+  // Writes out the buffer. Waits for copies of compaction that are under way, so it also REQUIRES: no lock is
+  // held that relocate() takes.
   void begin_checkpoint(uint64_t number) override;
   // Hardly delays other threads: waits for the medium without a lock.
   std::vector<ExtentRows> make_durable(uint64_t number) override;
@@ -98,7 +100,8 @@ class SsdHashTier final : public Tier, public DurableTier {
   void drain() override;
 
   // Removes the files, except those that checkpoints need; removes none before adopt_kept(). Throws
-  // Error(kStorage) if that fails, and may be called again. Later calls of other methods throw Error(kClosed).
+  // Error(kStorage) if that fails, and may be called again. Later calls of other methods throw
+  // Error(kClosed).
   void close() override;
 
   SsdHashStats detailed_stats() const;

@@ -1,6 +1,6 @@
-// The process's io_uring readers. A ring takes a descriptor and kernel memory, and a few rings keep a device busy,
-// however many tables and threads there are. Idle rings are closed if descriptors run out. A forked child makes its
-// own: if two processes used one ring, each would get the other's completions.
+// The process's io_uring readers. A ring takes a descriptor and kernel memory, and a few rings keep a device
+// busy, however many tables and threads there are. Idle rings are closed if descriptors run out. A forked
+// child makes its own: if two processes used one ring, each would get the other's completions.
 #pragma once
 
 #include <cstddef>

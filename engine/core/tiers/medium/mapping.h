@@ -12,12 +12,13 @@ namespace embstore::medium {
 
 class Mapping {
  public:
-  // Maps `bytes` of `file`, which may grow up to there. data() is null if the address space has no room, or the process has its
-  // maximum number of mappings; then the file is read as if there were no mapping. Callers copy rows by guarded_copy().
+  // Maps `bytes` of `file`, which may grow up to there. data() is null if the address space has no room, or
+  // the process has its maximum number of mappings; then the file is read as if there were no mapping.
+  // Callers copy rows by guarded_copy().
   Mapping(const files::File& file, uint64_t bytes);
   ~Mapping();
-  // Returns how many mappings a process may have: an eighth of the page ranges that the system allows it, since other code
-  // needs some, too.
+  // Returns how many mappings a process may have: an eighth of the page ranges that the system allows it,
+  // since other code needs some, too.
   static size_t most();
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;

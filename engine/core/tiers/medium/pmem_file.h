@@ -1,7 +1,7 @@
 // A file on persistent memory, mapped by libpmem: a thread's writes are durable once it has called drain().
 //
-// If libpmem says that the mapping isn't persistent memory, drain() does nothing, and sync() makes the bytes durable. A caller
-// that calls both need not ask which it is.
+// If libpmem says that the mapping isn't persistent memory, drain() does nothing, and sync() makes the bytes
+// durable. A caller that calls both need not ask which it is.
 #pragma once
 
 #include <cstddef>

@@ -21,8 +21,8 @@ RowArray::SideData side_data_for(MemoryRole role) {
   return RowArray::SideData::kHeader;
 }
 
-// Returns how many arrivals are noted between two looks at them. A first tier's slots may be filled later than they
-// are taken, so each is noted; in a tier below, all slots are looked at if there are too many.
+// Returns how many arrivals are noted between two looks at them. A first tier's slots may be filled later
+// than they are taken, so each is noted; in a tier below, all slots are looked at if there are too many.
 uint64_t max_arrivals(MemoryRole role, uint64_t slots, uint64_t max_slots) {
   switch (role) {
     case MemoryRole::kFirst: return max_slots;
@@ -123,8 +123,8 @@ void MemoryTier::pin_rows(const std::shared_ptr<gpu::Device>& device) {
   constexpr size_t kPageBytes = 4096;
   const size_t bytes = slots_.slots() * layout_.row_bytes();
   is_below_gpu_ = true;
-  // Memory for the index, the ranks and what lies beside rows, roughly: neither this tier's share nor that of tables before it
-  // has been allocated yet. An eighth is left for other uses.
+  // Memory for the index, the ranks and what lies beside rows, roughly: neither this tier's share nor that of
+  // tables before it has been allocated yet. An eighth is left for other uses.
   constexpr size_t kBytesBesideARow = 128;
   reservation_.add(slots_.slots() * kBytesBesideARow);
   const std::optional<uint64_t> available = available_memory_bytes();

@@ -33,8 +33,8 @@ class MemoryTier final : public Tier, public RankedTier {
  public:
   // Returns how many bytes of memory a tier with `slots` slots needs.
   static size_t bytes_for(const RowLayout& layout, MemoryRole role, uint64_t slots);
-  // Returns how many bytes a first tier needs for each slot that it may get later, with what is kept beside the
-  // row.
+  // Returns how many bytes a first tier needs for each slot that it may get later, with what is kept beside
+  // the row.
   static size_t bytes_per_added_slot(const RowLayout& layout);
   // `memory` has bytes_for() of `slots`; in a first tier it may grow to that of `max_slots`.
   MemoryTier(std::string name, const RowLayout& layout, MemoryRole role, uint64_t slots, uint64_t max_slots,
@@ -72,8 +72,8 @@ class MemoryTier final : public Tier, public RankedTier {
   RowArray& rows() { return rows_; }
   const RowArray& rows() const { return rows_; }
 
-  // Lets a GPU read rows in place from now on, unless the system refuses or has too little memory to spare: pinning takes all
-  // of the tier's memory. REQUIRES: not a first tier; memory of this process alone.
+  // Lets a GPU read rows in place from now on, unless the system refuses or has too little memory to spare:
+  // pinning takes all of the tier's memory. REQUIRES: not a first tier; memory of this process alone.
   void pin_rows(const std::shared_ptr<gpu::Device>& device);
   bool has_pinned_rows() const { return pinned_ && pinned_->address(); }
   // Returns the row's address on the device. REQUIRES: has_pinned_rows().
@@ -94,8 +94,8 @@ class MemoryTier final : public Tier, public RankedTier {
   // Gives back taken slots, filled or not. REQUIRES: nothing refers to them.
   void give_back(std::span<const Slot> slots);
   RowHeader header(Slot slot, int64_t key) const;
-  // Counts an update of the row by a batch in which its key occurs `occurrences` times. Returns the number of all accesses to
-  // the row. REQUIRES: the mutex of its shard is held; the table has other tiers.
+  // Counts an update of the row by a batch in which its key occurs `occurrences` times. Returns the number of
+  // all accesses to the row. REQUIRES: the mutex of its shard is held; the table has other tiers.
   uint64_t count_update(Slot slot, int64_t key, uint64_t occurrences, int64_t step, uint16_t save_span,
                         uint64_t stamp);
   // Counts an access to a whole row, with what lies beside it in the same memory. `phase` is at this tier's

@@ -23,14 +23,14 @@ class RankedTier {
   virtual int64_t key(Slot slot) const = 0;
   // Returns whether keys lie with the ranks, so that asking for a key touches no row.
   virtual bool keys_are_with_ranks() const = 0;
-  // Appends to `slots` those that rows came to since the last call, each once. Returns false if there were too many to
-  // note.
+  // Appends to `slots` those that rows came to since the last call, each once. Returns false if there were
+  // too many to note.
   virtual bool take_arrivals(std::vector<Slot>& slots) = 0;
   // Returns whether this is the first tier, whose slots may be noted as arrivals before rows fill them.
   virtual bool is_first() const = 0;
 
-  // Returns whether accesses may be counted elsewhere first: a rank here is then a lower bound. Nothing is counted while
-  // rows are chosen.
+  // Returns whether accesses may be counted elsewhere first: a rank here is then a lower bound. Nothing is
+  // counted while rows are chosen.
   virtual bool ranks_lag() const { return false; }
   // Brings the ranks of the rows in these slots up to date. Throws Error(kDeviceLost).
   virtual void refresh_ranks(std::span<const Slot>) {}

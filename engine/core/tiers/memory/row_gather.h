@@ -20,12 +20,12 @@ struct SeenRow {
   size_t position;  // of its copy
 };
 
-// Copies a batch of rows out of the host's memory one by one, each some rows after it was prefetched. So a copy
-// doesn't wait for its own cache misses, the prefetches of long rows don't queue up, and both overlap with the
-// search for the next rows.
+// Copies a batch of rows out of the host's memory one by one, each some rows after it was prefetched. So a
+// copy doesn't wait for its own cache misses, the prefetches of long rows don't queue up, and both overlap
+// with the search for the next rows.
 //
-// Calls `changed(position)` for rows that were written meanwhile, whose copies must not be used. kDim is `dim` if
-// the compiler may know it, else 0.
+// Calls `changed(position)` for rows that were written meanwhile, whose copies must not be used. kDim is
+// `dim` if the compiler may know it, else 0.
 template <int kDim, class Changed>
 class RowGather {
  public:

@@ -40,8 +40,8 @@ class SlotAllocator {
   // Adds `count` free slots, for which there is memory already.
   void add_slots(uint64_t count);
 
-  // Removes the added slots if none of them is taken and no claim needs them: calls give_back(begin, end) with the
-  // range of those that were ever taken, before any is taken again.
+  // Removes the added slots if none of them is taken and no claim needs them: calls give_back(begin, end)
+  // with the range of those that were ever taken, before any is taken again.
   template <class GiveBack>
   void remove_added(GiveBack give_back) {
     MutexLock lock(mutex_);
@@ -54,8 +54,8 @@ class SlotAllocator {
   }
   uint64_t first_slots() const { return first_slots_; }  // the number at construction
 
-  // Takes the slots whose bits are set (slot s is bit s mod 64 of word s / 64); the others will be taken in ascending
-  // order. REQUIRES: nothing was claimed or taken yet.
+  // Takes the slots whose bits are set (slot s is bit s mod 64 of word s / 64); the others will be taken in
+  // ascending order. REQUIRES: nothing was claimed or taken yet.
   void take_existing(std::span<const uint64_t> taken);
   // REQUIRES: slots.size() slots were claimed. Added slots are taken last.
   void take(std::span<Slot> slots);
@@ -68,8 +68,8 @@ class SlotAllocator {
   uint64_t reused_slots() const { return reused_slots_.load(std::memory_order_acquire); }
   // Returns the first slot that was never taken.
   uint64_t first_never_taken() const;
-  // Appends to `slots` those that were taken since the last call, each once. Returns false if there were too many to
-  // note.
+  // Appends to `slots` those that were taken since the last call, each once. Returns false if there were too
+  // many to note.
   bool take_arrivals(std::vector<Slot>& slots);
 
  private:
@@ -89,8 +89,8 @@ class SlotAllocator {
   uint64_t added_ever_taken_ GUARDED_BY(mutex_) = 0;
   uint64_t added_returned_ GUARDED_BY(mutex_) = 0;
   uint64_t added_high_water_ GUARDED_BY(mutex_) = 0;
-  // Two stacks of free slots, the first slots' from the front and the added ones' from the back. Their memory is
-  // allocated in advance: neither taking nor giving back may fail.
+  // Two stacks of free slots, the first slots' from the front and the added ones' from the back. Their memory
+  // is allocated in advance: neither taking nor giving back may fail.
   const PageArray<Slot> free_list_;
   SlotArrivals arrivals_ GUARDED_BY(mutex_);
 };

@@ -1,5 +1,5 @@
-// The slots that rows came to since the last take(), each once. The memory is allocated in advance: noting a slot
-// can't fail.
+// The slots that rows came to since the last take(), each once. The memory is allocated in advance: noting a
+// slot can't fail.
 #pragma once
 
 #include <cstdint>

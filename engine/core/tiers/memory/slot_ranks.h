@@ -41,7 +41,8 @@ class SlotRanks {
     // Last: only now is the slot filled.
     words[kStamp].store(std::max(stamp, AccessClock::kFirstStamp), std::memory_order_release);
   }
-  // Changes the row's rank; its pins stay. REQUIRES: below a first tier, and the mutex of the row's shard is held.
+  // Changes the row's rank; its pins stay. REQUIRES: below a first tier, and the mutex of the row's shard is
+  // held.
   void set(Slot slot, uint64_t count, uint64_t stamp) { count_update(slot, count, stamp, pins(slot)); }
   void empty(Slot slot) { words_of(slot)[kStamp].store(0, std::memory_order_relaxed); }
   bool is_filled(Slot slot) const { return words_of(slot)[kStamp].load(std::memory_order_acquire) != 0; }
@@ -61,8 +62,8 @@ class SlotRanks {
   }
   uint64_t served(Slot slot) const { return words_of(slot)[kServed].load(std::memory_order_relaxed); }
   uint64_t stamp(Slot slot) const { return words_of(slot)[kStamp].load(std::memory_order_relaxed); }
-  // Counts serving look-ups' accesses to the key's row in the slot. Returns false, and counts nothing, if the row has
-  // left. One thread at a time may call it.
+  // Counts serving look-ups' accesses to the key's row in the slot. Returns false, and counts nothing, if the
+  // row has left. One thread at a time may call it.
   bool count_served(Slot slot, int64_t key, const ServedAccesses& accesses) {
     std::atomic<uint64_t>* const words = words_of(slot);
     uint64_t last = words[kStamp].load(std::memory_order_acquire);
@@ -77,7 +78,8 @@ class SlotRanks {
     return last != 0;
   }
 
-  // --- Pins: a pinned row stays in its slot, or comes up with its pins. All of these REQUIRE the mutex of the row's shard.
+  // --- Pins: a pinned row stays in its slot, or comes up with its pins. All of these REQUIRE the mutex of
+  // the row's shard.
   void pin(Slot slot, uint64_t times = 1) {
     std::atomic<uint64_t>& count = words_of(slot)[kCount];
     count.store(count.load(std::memory_order_relaxed) + times * kOnePin, std::memory_order_relaxed);

@@ -38,7 +38,8 @@ struct Ftrl : StatelessRule {
   }
 };
 
-// The step for a GPU, whose power function is within 1 ulp of the library's. All other results have the CPU's bits.
+// The step for a GPU, whose power function is within 1 ulp of the library's. All other results have the CPU's
+// bits.
 inline FtrlStep<DevicePower> device_step(const FtrlStep<LibraryPower>& step) {
   return {.learning_rate = step.learning_rate,
           .l1 = step.l1,

@@ -1,9 +1,9 @@
 // The interface between the update loop and the optimizers' rules.
 //
-// A rule is a small struct: an optimizer's parameters, and a function that makes the step for one apply from them. The step, in
-// rules/ (see rules/adagrad.h), has the formula for one element; GPU kernels compile it, too. OptimizerOf makes an Optimizer from a
-// rule. It has one virtual call for a block of rows, inside which the compiler inlines and vectorises the step, once for each of
-// VectorExtensions.
+// A rule is a small struct: an optimizer's parameters, and a function that makes the step for one apply from
+// them. The step, in rules/ (see rules/adagrad.h), has the formula for one element; GPU kernels compile it,
+// too. OptimizerOf makes an Optimizer from a rule. It has one virtual call for a block of rows, inside which
+// the compiler inlines and vectorises the step, once for each of VectorExtensions.
 #pragma once
 
 #include <concepts>
@@ -64,13 +64,13 @@ class Optimizer {
   // Updates rows of one shard. REQUIRES: the shard's mutex.
   virtual void update(std::span<const RowUpdate> rows, const RowLayout& layout,
                       const ApplyContext& context) const = 0;
-  // Returns the step of one apply, for kernels that update rows on a device. They give the bits of update(), unless the rule has
-  // a device_step().
+  // Returns the step of one apply, for kernels that update rows on a device. They give the bits of update(),
+  // unless the rule has a device_step().
   virtual AnyStep step(const ApplyContext& context) const = 0;
 };
 
-// Makes the optimizer with this name in embstore.optimizers. Throws Error(kInvalidArgument) if there is none. All `extensions`
-// give the same bits; the processor must have them.
+// Makes the optimizer with this name in embstore.optimizers. Throws Error(kInvalidArgument) if there is none.
+// All `extensions` give the same bits; the processor must have them.
 std::unique_ptr<Optimizer> make_optimizer(const std::string& name, const OptimizerParams& params,
                                           VectorExtensions extensions = chosen_vector_extensions());
 
@@ -97,8 +97,8 @@ inline const Step& device_step(const Step& step) {
   return step;
 }
 
-// Updates one row by a step that handles each element by itself; steps that need the whole row have an overload. `slots` is
-// the first slot; slot k begins k * stride floats behind it.
+// Updates one row by a step that handles each element by itself; steps that need the whole row have an
+// overload. `slots` is the first slot; slot k begins k * stride floats behind it.
 template <class Step>
 inline void update_row(const Step& step, float* __restrict w, float* __restrict slots,
                        [[maybe_unused]] size_t stride, const float* __restrict g, int dim) {
@@ -112,9 +112,9 @@ inline void update_row(const Step& step, float* __restrict w, float* __restrict 
   }
 }
 
-// A loop over rows, compiled from the same source for each of VectorExtensions. `flatten` inlines the whole rule, since a
-// function that is called, not inlined, would be compiled for the plain x86-64. The loop is chosen by a pointer, because
-// the loader (target_clones) would choose before a sanitizer has started.
+// A loop over rows, compiled from the same source for each of VectorExtensions. `flatten` inlines the whole
+// rule, since a function that is called, not inlined, would be compiled for the plain x86-64. The loop is
+// chosen by a pointer, because the loader (target_clones) would choose before a sanitizer has started.
 template <UpdateRule Rule>
 using RowLoop = void (*)(const Rule&, std::span<const RowUpdate>, const RowLayout&, const ApplyContext&);
 

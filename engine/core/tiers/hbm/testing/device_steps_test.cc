@@ -1,5 +1,6 @@
-// Tests look-ups and updates on the emulated device, between and beside all operations of the host on a table: rows are
-// those of a table without a GPU, bit for bit, and lie in the same levels, and the host waits for nothing.
+// Tests look-ups and updates on the emulated device, between and beside all operations of the host on a
+// table: rows are those of a table without a GPU, bit for bit, and lie in the same levels, and the host waits
+// for nothing.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -56,8 +57,8 @@ class ForgetfulDevice final : public EmulatedDevice {
         ends_of_steps_.contains(event.handle) ? Forgets::kToOrderSteps : Forgets::kToWaitForMoves;
     if (forgets_ != what || within_steps_.contains(event.handle)) EmulatedDevice::wait(stream, event);
   }
-  // While a step is put on a stream, the two events that are made after a stream of the step are used within it. Other
-  // events are the ends of steps.
+  // While a step is put on a stream, the two events that are made after a stream of the step are used within
+  // it. Other events are the ends of steps.
   gpu::Event make_event() override {
     const gpu::Event event = EmulatedDevice::make_event();
     if (!puts_a_step_) return event;
@@ -77,7 +78,8 @@ class ForgetfulDevice final : public EmulatedDevice {
     allocated_bytes_ += bytes;
     return EmulatedDevice::allocate(bytes);
   }
-  // With one seed in four the system refuses to pin memory that isn't the device's own; its rows are copied then.
+  // With one seed in four the system refuses to pin memory that isn't the device's own; its rows are copied
+  // then.
   gpu::DeviceAddress try_pin(std::span<std::byte> memory) override {
     return seed_ % 4 == 3 ? gpu::DeviceAddress{} : EmulatedDevice::try_pin(memory);
   }
@@ -277,8 +279,8 @@ void ask_ahead(Scene& scene, std::deque<std::unique_ptr<Scene::LookUp>>& asked) 
   if (scene.below(8) == 0) scene.table->forget_prefetched();
 }
 
-// Puts steps on two streams between random operations of the host. Says what differs from the plain table; empty if
-// nothing does.
+// Puts steps on two streams between random operations of the host. Says what differs from the plain table;
+// empty if nothing does.
 std::string difference_after_steps(Scene& scene, Ahead ahead = Ahead::kNothing) {
   std::deque<std::unique_ptr<Scene::LookUp>> asked;
   std::deque<std::unique_ptr<Scene::LookUp>> look_ups;
@@ -348,8 +350,8 @@ void check_steps(Scene& scene, Ahead ahead) {
 // Half of the scenes have variables with several partitions.
 size_t some_partitions(uint64_t seed) { return seed / 3 % 2 == 0 ? 1 : 2 + seed % 2; }
 
-// In at least a fifth of the scenes, a step that forgets something is noticed. Under the sanitizers, one scene has a
-// filter.
+// In at least a fifth of the scenes, a step that forgets something is noticed. Under the sanitizers, one
+// scene has a filter.
 constexpr uint64_t kScenes = kUnderSanitizer ? scaled_count(90) : 48;
 
 void check_scenes(Ahead ahead) {
@@ -500,7 +502,8 @@ void wait_for_the_eviction_thread() {
   EvictionPool::instance().cancel(last);
 }
 
-// A batch is prefetched while its rows are below, and again when they are up; then it is looked up and trained.
+// A batch is prefetched while its rows are below, and again when they are up; then it is looked up and
+// trained.
 TEST(a_prefetched_step_waits_for_nothing) {
   constexpr uint64_t kRows = 10;
   for (uint64_t seed = 0; seed < scaled_count(20); ++seed) {
@@ -801,9 +804,9 @@ TEST(a_batch_that_does_not_fit_on_the_device_changes_nothing) {
   }
 }
 
-// The table is as if it had never got them, both on the stream and, while a save is under way, on the host. A batch is
-// refused by a number, or for a gradient that isn't finite, unless that id or the whole batch is left out; then the next
-// call says why.
+// The table is as if it had never got them, both on the stream and, while a save is under way, on the host. A
+// batch is refused by a number, or for a gradient that isn't finite, unless that id or the whole batch is
+// left out; then the next call says why.
 TEST(left_out_ids_and_refused_batches_are_not_trained) {
   using Limits = std::numeric_limits<float>;
   for (uint64_t seed = 1; seed <= scaled_count(24); ++seed) {
@@ -881,8 +884,8 @@ void spoil(const std::string& directory) {
   }
 }
 
-// A variable with one partition or three. `lost` are the keys of one partition whose rows lie below HBM, in files that
-// were damaged; `left` are all other keys.
+// A variable with one partition or three. `lost` are the keys of one partition whose rows lie below HBM, in
+// files that were damaged; `left` are all other keys.
 struct DamagedScene : Scene {
   DamagedScene(size_t partitions, size_t number)
       : Scene(5, Forgets::kNothing, Below::kSsd, partitions),
@@ -980,7 +983,8 @@ TEST(a_partition_without_room_leaves_all_partitions_as_they_were) {
   }
 }
 
-// Each thread uses another order, so that one would hold what the other waits for if steps didn't take tables in order.
+// Each thread uses another order, so that one would hold what the other waits for if steps didn't take tables
+// in order.
 TEST(threads_may_put_steps_of_tables_in_any_order) {
   tested_case() = "";
   Scene scene(3);
@@ -1302,8 +1306,8 @@ TEST(a_batch_that_does_not_fit_on_the_device_names_its_variable_and_does_not_sto
   }
 }
 
-// All floats of a row are equal and only grow: each look-up must give whole rows, none older than a row that was read
-// before.
+// All floats of a row are equal and only grow: each look-up must give whole rows, none older than a row that
+// was read before.
 void check_threads(size_t partitions) {
   tested_case() = std::to_string(partitions) + " partitions";
   Scene scene(8);

@@ -1,5 +1,5 @@
-// Tests tables with HBM above a durable pool, on the emulated device: checkpoints that are made between and beside steps
-// on the device and operations of the host have the rows of their moments, bit for bit.
+// Tests tables with HBM above a durable pool, on the emulated device: checkpoints that are made between and
+// beside steps on the device and operations of the host have the rows of their moments, bit for bit.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -25,9 +25,9 @@
 #include "tiers/hbm/testing/step_scene.h"
 
 // On the emulated device, a thread that puts work on a stream may run a stream's function at once:
-// HbmTier::sync_mirror_to() does so under the tier's mutex. That function takes locks under which the host takes the
-// same mutex. But while a step is in flight, DeviceSteps keeps the host from doing so, which the sanitizer doesn't know.
-// On a GPU the function runs on a thread of its own.
+// HbmTier::sync_mirror_to() does so under the tier's mutex. That function takes locks under which the host
+// takes the same mutex. But while a step is in flight, DeviceSteps keeps the host from doing so, which the
+// sanitizer doesn't know. On a GPU the function runs on a thread of its own.
 extern "C" const char* __tsan_default_suppressions() {
   return "deadlock:embstore::HbmTier::sync_mirror_to\n";
 }
@@ -257,7 +257,8 @@ class Scene : public StepScene<ForgetfulDevice> {
   std::deque<BatchOnDevice> batches_;
 };
 
-// Makes checkpoints beside steps on the device and operations of the host. Returns false if one has wrong rows.
+// Makes checkpoints beside steps on the device and operations of the host. Returns false if one has wrong
+// rows.
 bool are_checkpoints_right(Scene& scene) {
   for (int i = 0; i < 60; ++i) {
     switch (scene.below(12)) {
@@ -477,8 +478,8 @@ TEST(a_full_pool_refuses_a_batch_on_the_device_before_anything_changes) {
   const uint64_t places = scene.table->parts().store->tiers().pool()->slot_count() - PoolTier::kHeadroomSlots;
   check(end == static_cast<int64_t>(places / kBatch * kBatch),
         "refused after " + std::to_string(end) + " rows of " + std::to_string(places));
-  // Rows of HBM have claims, so a checkpoint is possible. Afterwards they have copies, and no place is left for changed
-  // rows.
+  // Rows of HBM have claims, so a checkpoint is possible. Afterwards they have copies, and no place is left
+  // for changed rows.
   scene.table->drain();
   scene.persist();
   check(is_refused(scene, keys_from(0, end)), "all rows have changed");

@@ -1,5 +1,5 @@
-// Tests the tier alone, on the emulated device: rows that were written can be read back, whatever the device's schedule
-// is.
+// Tests the tier alone, on the emulated device: rows that were written can be read back, whatever the
+// device's schedule is.
 #include "tiers/hbm/hbm_tier.h"
 
 #include <algorithm>

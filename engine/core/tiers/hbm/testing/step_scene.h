@@ -17,7 +17,8 @@
 
 namespace embstore {
 
-// Ids in a device's memory, and a row of floats for each: the result of a look-up, or the gradients of an update.
+// Ids in a device's memory, and a row of floats for each: the result of a look-up, or the gradients of an
+// update.
 struct BatchOnDevice {
   BatchOnDevice(gpu::Device& on, const std::vector<int64_t>& batch_ids, int dim, gpu::Stream put_on)
       : stream(put_on), ids(on, batch_ids.size()), rows(on, batch_ids.size() * static_cast<size_t>(dim)) {
@@ -66,8 +67,8 @@ class StepScene {
   std::vector<std::unique_ptr<gpu::OwnedStream>> streams;
 
  protected:
-  // Makes this the device that opening the emulated device returns from now on. REQUIRES: the previous device is no
-  // longer in use.
+  // Makes this the device that opening the emulated device returns from now on. REQUIRES: the previous device
+  // is no longer in use.
   void open(std::shared_ptr<OfDevice> opened) {
     opened_.reset();
     device = std::move(opened);

@@ -1,5 +1,6 @@
-// Tests of the limits of checkpoints, and of damage to them. random_test.cc checks that a checkpoint has the rows that were
-// live when it began, until it's dropped, whatever happens since and whichever process opens the table.
+// Tests of the limits of checkpoints, and of damage to them. random_test.cc checks that a checkpoint has the
+// rows that were live when it began, until it's dropped, whatever happens since and whichever process opens
+// the table.
 #include <fcntl.h>
 
 #include <string>

@@ -114,8 +114,8 @@ TEST(files_that_must_not_be_removed_are_refused_by_name) {
 }
 
 TEST(files_of_an_earlier_version_are_refused_in_the_same_words_in_whatever_order_they_are_listed) {
-  // The kept rows of an earlier version: files of rows, one of which no checkpoint needs, a record of numbers, and a
-  // checkpoint.
+  // The kept rows of an earlier version: files of rows, one of which no checkpoint needs, a record of
+  // numbers, and a checkpoint.
   std::vector<std::pair<std::string, std::string>> files = {
       {"checkpoint-0000000001.ssdhash", "ESSSDCKP" + std::string(120, '\0')},
       {"rows-0000000001.ssdhash", std::string(4096, '\0')},

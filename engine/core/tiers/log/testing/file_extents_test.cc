@@ -151,7 +151,8 @@ TEST(files_that_only_a_dropped_checkpoint_needed_go) {
   check(bytes <= (128 << 10), "files that nobody needs stay: " + std::to_string(bytes));
 }
 
-// Begins a checkpoint in the middle of the first compaction, when some rows are in both their old and their new place.
+// Begins a checkpoint in the middle of the first compaction, when some rows are in both their old and their
+// new place.
 class BeginsWhileRowsMove final : public Relocator {
  public:
   explicit BeginsWhileRowsMove(FileTable& table) : table_(table) {}

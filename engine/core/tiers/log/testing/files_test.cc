@@ -1,5 +1,5 @@
-// Tests of a table's files: an error names a file that is damaged or another table's, and an interrupted creation leaves
-// whole files or none.
+// Tests of a table's files: an error names a file that is damaged or another table's, and an interrupted
+// creation leaves whole files or none.
 #include <unistd.h>
 
 #include <filesystem>
@@ -155,8 +155,8 @@ TEST(more_checkpoints_than_a_table_may_have_are_refused) {
   });
 }
 
-// Runs `work` in processes, each of which ends at another call that isn't a read or a write, and calls `look` after each.
-// Returns how many calls there are.
+// Runs `work` in processes, each of which ends at another call that isn't a read or a write, and calls `look`
+// after each. Returns how many calls there are.
 int interrupted(const TableSite& site, const std::function<void()>& prepare,
                 const std::function<void(const TableSite&)>& work, const std::function<void()>& look) {
   const std::string medium = tested_case();

@@ -1,5 +1,5 @@
-// Kills a process that trains and makes checkpoints, at random moments. The next process's table is compared with what was
-// promised to the killed one, which is recorded in memory that outlives it.
+// Kills a process that trains and makes checkpoints, at random moments. The next process's table is compared
+// with what was promised to the killed one, which is recorded in memory that outlives it.
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>

@@ -96,8 +96,8 @@ Odds odds_of(Rows rows) {
   }
 }
 
-// Runs one table through several lives, each of which ends with a power cut. Before calls on files, at random, it also
-// tests what a power cut at that call would leave, in a copy that the table knows nothing of.
+// Runs one table through several lives, each of which ends with a power cut. Before calls on files, at
+// random, it also tests what a power cut at that call would leave, in a copy that the table knows nothing of.
 void run(const Run& of, Cuts& cuts) {
   constexpr int kLives = 4;
   const int steps = of.rows == Rows::kInFiles ? 150 : 80;
@@ -179,8 +179,8 @@ TEST(every_checkpoint_in_files_survives_a_power_cut_where_syncs_fail) {
   every_checkpoint_survives_a_power_cut(Rows::kInFiles, 3, /*fails_syncs=*/true);
 }
 
-// A killed process may have named or removed a manifest without syncing the directory. The next process relies on the
-// directory as it finds it, so it must make it durable first.
+// A killed process may have named or removed a manifest without syncing the directory. The next process
+// relies on the directory as it finds it, so it must make it durable first.
 void the_manifests_that_the_next_process_finds_are_durable(Rows rows, Sync left_out, uint64_t commits,
                                                            uint64_t drops) {
   for (uint64_t seed = 0; seed < 10; ++seed) {

@@ -1,5 +1,5 @@
-// Tests that one process uses a table's files, and one variable in it; forked children neither keep the files locked nor
-// harm them.
+// Tests that one process uses a table's files, and one variable in it; forked children neither keep the files
+// locked nor harm them.
 #include <signal.h>
 #include <unistd.h>
 

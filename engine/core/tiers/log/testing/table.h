@@ -1,5 +1,5 @@
-// A table with one durable tier, and the simplest index that serves the tier. There is a class for each kind of tier, and
-// scenarios run on both.
+// A table with one durable tier, and the simplest index that serves the tier. There is a class for each kind
+// of tier, and scenarios run on both.
 #pragma once
 
 #include <cstdint>
@@ -65,8 +65,8 @@ class Table {
   Table(const Table&) = delete;
   Table& operator=(const Table&) = delete;
 
-  // Ends the process, and opens the table in the next one. Pending checkpoints are dropped first, or left as they
-  // are.
+  // Ends the process, and opens the table in the next one. Pending checkpoints are dropped first, or left as
+  // they are.
   enum class Pending { kDropped, kLeft };
   void reopen(Pending pending = Pending::kDropped);
 
@@ -90,8 +90,8 @@ class Table {
   std::vector<uint64_t> kept() const;
 
   virtual Tier& rows() const = 0;
-  // The file and the offset of a row's record, and the text by which an error names the record when its row is read,
-  // or restored.
+  // The file and the offset of a row's record, and the text by which an error names the record when its row
+  // is read, or restored.
   struct Record {
     std::string file;
     uint64_t offset;

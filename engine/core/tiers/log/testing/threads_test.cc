@@ -1,5 +1,5 @@
-// Runs readers, writers, erasers and compaction at once, as a table uses the tier, while checkpoints are committed and dropped.
-// Meant to be run under the thread and address sanitizers, too.
+// Runs readers, writers, erasers and compaction at once, as a table uses the tier, while checkpoints are
+// committed and dropped. Meant to be run under the thread and address sanitizers, too.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -183,7 +183,8 @@ void read_some(Shared& shared, std::mt19937_64& random, RowBatch& rows) {
   }
 }
 
-// Makes the next checkpoint, or drops it while other threads write for it. Returns its rows; nullopt if it was dropped.
+// Makes the next checkpoint, or drops it while other threads write for it. Returns its rows; nullopt if it
+// was dropped.
 std::optional<Versions> make_checkpoint(Shared& shared, bool gives_up) {
   Versions versions;
   uint64_t number = 0;

@@ -1,5 +1,5 @@
-// A random workload on a table: rows come and go, checkpoints begin, are committed, dropped and restored, and processes end. It
-// keeps the simplest possible account of what must then hold.
+// A random workload on a table: rows come and go, checkpoints begin, are committed, dropped and restored, and
+// processes end. It keeps the simplest possible account of what must then hold.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +37,8 @@ class Workload {
   // Checks that every row is there, that no space is lost, and that the table lists the right checkpoints.
   void expect();
 
-  // certain(): the committed checkpoints, all of which must survive a power cut now. uncertain(): those being committed
-  // or dropped, each of which may survive.
+  // certain(): the committed checkpoints, all of which must survive a power cut now. uncertain(): those being
+  // committed or dropped, each of which may survive.
   const Accounts& certain() const { return certain_; }
   const Accounts& uncertain() const { return uncertain_; }
   bool changes_manifests() const { return changes_manifests_; }  // during a commit or a drop

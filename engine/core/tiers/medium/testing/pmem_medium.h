@@ -1,5 +1,5 @@
-// A persistent memory behind libpmem's calls that keeps only what was flushed and drained: which part of the rest a
-// power cut leaves is drawn at random. It also records the calls.
+// A persistent memory behind libpmem's calls that keeps only what was flushed and drained: which part of the
+// rest a power cut leaves is drawn at random. It also records the calls.
 #pragma once
 
 #include <cstddef>
@@ -47,8 +47,8 @@ class PmemMedium {
   // Sets a function that runs before every call, except calls that it makes itself. REQUIRES: the calls come
   // one at a time.
   void before_each_call(std::function<void()> call);
-  // Writes the mapped files of directory `from` to directory `to` as a power cut now would leave them: of the eight-byte
-  // words that differ from what was drained, `percent` in a hundred have reached the medium.
+  // Writes the mapped files of directory `from` to directory `to` as a power cut now would leave them: of the
+  // eight-byte words that differ from what was drained, `percent` in a hundred have reached the medium.
   void cut(const std::string& from, const std::string& to, uint64_t percent, std::mt19937_64& random) const;
 };
 

@@ -30,18 +30,18 @@ enum class Sync {
 
 class PowerMedium final : public files::FileCalls {
  public:
-  // For a table in `root` (see FileTable), whose directory of rows need not exist yet. Existing files count as
-  // durable.
+  // For a table in `root` (see FileTable), whose directory of rows need not exist yet. Existing files count
+  // as durable.
   PowerMedium(std::string root, uint64_t seed);
   ~PowerMedium() override;
 
   // Makes syncs of this kind do nothing from now on.
   void leave_out(Sync which) { left_out_ = which; }
-  // Makes one sync fail, after `syncs` that don't. A file whose sync fails loses the data that should have become
-  // durable, as on Linux.
+  // Makes one sync fail, after `syncs` that don't. A file whose sync fails loses the data that should have
+  // become durable, as on Linux.
   void fail_sync_after(int syncs) { syncs_until_failure_ = syncs; }
-  // Sets a function that runs before every call that changes or syncs files, except calls that create them, since the
-  // cache of descriptors is locked then. REQUIRES: such calls come one at a time.
+  // Sets a function that runs before every call that changes or syncs files, except calls that create them,
+  // since the cache of descriptors is locked then. REQUIRES: such calls come one at a time.
   void before_each_call(std::function<void()> call) { before_call_ = std::move(call); }
 
   // Writes what a power cut now would leave to `to`.
