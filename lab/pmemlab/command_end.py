@@ -9,16 +9,16 @@ import sys
 from collections.abc import Callable
 from typing import TextIO
 
-__all__ = ["exit_status_of", "is_no_mistake_of_ours"]
+__all__ = ["exit_status_of", "is_environment_error"]
 
-_NOT_OURS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENAMETOOLONG)
+_ENVIRONMENT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENAMETOOLONG)
 
 
-def is_no_mistake_of_ours(error: OSError) -> bool:
+def is_environment_error(error: OSError) -> bool:
     """Returns whether an error comes from the system or the user: no space, a failing disk, or a
     name that no file can have.
     """
-    return error.errno in _NOT_OURS
+    return error.errno in _ENVIRONMENT_ERRORS
 
 
 def exit_status_of(work: Callable[[], int]) -> int:

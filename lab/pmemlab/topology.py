@@ -17,7 +17,7 @@ from string import Formatter
 from typing import Annotated, Any, Final
 
 from pmemlab.errors import TopologyError, UnknownFactError
-from pmemlab.machines.guest.fact_names import FACTS, is_fact_name, shape_error, what_is
+from pmemlab.machines.guest.fact_names import FACTS, fact_meaning, is_fact_name, shape_error
 from pmemlab.schema import (
     YAML_SUFFIXES,
     AbsolutePath,
@@ -384,7 +384,7 @@ def _check_proof_types(proof: Mapping[str, Any]) -> None:
     for name, value in proof.items():
         error = shape_error(name, value)
         if error is not None:
-            raise FieldError(f"{error}, not {value!r}: {what_is(name)}", f"proof.{name}")
+            raise FieldError(f"{error}, not {value!r}: {fact_meaning(name)}", f"proof.{name}")
 
 
 def _check_proof_of_nodes(topology: Topology) -> None:

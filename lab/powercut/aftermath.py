@@ -15,7 +15,7 @@ from pathlib import Path
 
 from powercut.errors import PowercutError
 
-__all__ = ["Cut", "Folders", "kept_folder", "leave_what_the_cut_left", "names_after"]
+__all__ = ["Cut", "Folders", "apply_cut", "kept_folder", "names_after"]
 
 _PAGE_BYTES = 4096
 _INODE_BITS = 56
@@ -106,7 +106,7 @@ class Folders:
         return number
 
 
-def leave_what_the_cut_left(before: Folders, session: Path) -> Cut | None:
+def apply_cut(before: Folders, session: Path) -> Cut | None:
     """Changes the files under `before`'s roots to what the medium has after the cut.
 
     session: the folder where the library described the cut. Returns None and changes nothing if

@@ -71,7 +71,7 @@ def run_tries(
     results = Results()
     queue: Iterator[Sequence[Moment]] = iter(tries)
     all_running = Running()
-    with ThreadPoolExecutor(jobs, initializer=all_running.take_this_thread) as workers:
+    with ThreadPoolExecutor(jobs, initializer=all_running.adopt_this_thread) as workers:
         running: dict[Future[Outcome], Sequence[Moment]] = {}
 
         def start(count: int) -> None:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from pmemlab.command_end import exit_status_of, is_no_mistake_of_ours
+from pmemlab.command_end import exit_status_of, is_environment_error
 from powercut import plan
 from powercut.campaign import Failure, Results, default_jobs, run_tries, try_mutation
 from powercut.errors import PowercutError
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return exit_status_of(lambda: _powercut(_parser().parse_args(own), program))
     except (PowercutError, OSError) as error:
-        if isinstance(error, OSError) and not is_no_mistake_of_ours(error):
+        if isinstance(error, OSError) and not is_environment_error(error):
             raise
         print(f"powercut: {error}", file=sys.stderr)
         return 2

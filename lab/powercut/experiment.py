@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Literal, Protocol
 
 from powercut import shell
-from powercut.aftermath import Cut, Folders, leave_what_the_cut_left
+from powercut.aftermath import Cut, Folders, apply_cut
 from powercut.errors import PowercutError
 from powercut.followed import check_all_is_followed, is_static
 from powercut.forks import Fork, Supervisors
@@ -212,7 +212,7 @@ class Experiment:
     def _cut(self, medium: Medium, moment: Moment) -> Outcome:
         before = Folders(medium.roots)
         status = self._run(medium, moment, record=False)
-        cut = leave_what_the_cut_left(before, medium.session)
+        cut = apply_cut(before, medium.session)
         if cut is None and status != 0:
             return Outcome(moment, "broke", None, f"{_ended(status)}: {_tail(medium)}")
         problem = self._problem_left(medium)

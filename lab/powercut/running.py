@@ -21,12 +21,12 @@ class Running:
         self._kills: list[Callable[[], None]] = []
         self._is_over = False
 
-    def take_this_thread(self) -> None:
+    def adopt_this_thread(self) -> None:
         """Makes the calling thread one of the pool's."""
         _POOL.running = self
 
     @contextlib.contextmanager
-    def waited_for(self, kill: Callable[[], None]) -> Iterator[None]:
+    def being_waited_for(self, kill: Callable[[], None]) -> Iterator[None]:
         with self._lock:
             self._kills.append(kill)
             if self._is_over:
@@ -51,5 +51,5 @@ class Running:
 def may_be_ended(kill: Callable[[], None]) -> Iterator[None]:
     """Lets `kill` end the process that this thread waits for, if the thread belongs to a pool."""
     running: Running | None = getattr(_POOL, "running", None)
-    with contextlib.nullcontext() if running is None else running.waited_for(kill):
+    with contextlib.nullcontext() if running is None else running.being_waited_for(kill):
         yield

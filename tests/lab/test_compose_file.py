@@ -28,9 +28,9 @@ from pmemlab.machines.container.compose_file import (
     standing_machines,
 )
 from pmemlab.machines.container.creation import create_options, start_throwaway
-from pmemlab.machines.container.given_topology import serves
 from pmemlab.machines.container.health import STATE_FOLDER
 from pmemlab.machines.container.lab import lab_up
+from pmemlab.machines.container.user_topology import serves_topology
 from pmemlab.topology import Requirements, Topology, load_topology, topology_names
 
 _MIB = 1 << 20
@@ -254,10 +254,10 @@ def test_a_container_serves_the_topology_that_it_was_made_for_and_no_other(
     mine: Topology, tmp_path: Path
 ) -> None:
     container = _start_throwaway(_Engine(), mine)
-    assert serves(container, mine)
+    assert serves_topology(container, mine)
     (tmp_path / "mine.yaml").write_text(_MINE.replace("1G", "2G"))
-    assert not serves(container, load_topology(tmp_path / "mine.yaml"))
-    assert serves(_start_throwaway(_Engine()), load_topology("fsdax"))
+    assert not serves_topology(container, load_topology(tmp_path / "mine.yaml"))
+    assert serves_topology(_start_throwaway(_Engine()), load_topology("fsdax"))
 
 
 def test_a_user_s_topology_with_the_name_of_a_lab_machine_is_refused(tmp_path: Path) -> None:

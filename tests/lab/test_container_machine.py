@@ -25,10 +25,10 @@ from pmemlab.errors import LabError, MachineDiedError, ProofError
 from pmemlab.machines.container import labels
 from pmemlab.machines.container import machine as container_machine
 from pmemlab.machines.container.clone import Clone
-from pmemlab.machines.container.given_topology import label_of
 from pmemlab.machines.container.health import has_its_power_cut, is_proved, wait_until_proved
 from pmemlab.machines.container.inventory import owner_label, sweep_abandoned
 from pmemlab.machines.container.machine import open_container_machine, runs_in_the_lab
+from pmemlab.machines.container.user_topology import topology_label
 from pmemlab.machines.guest.machine import GuestMachine
 from pmemlab.machines.lease import Lease
 from pmemlab.machines.protocol import Booting
@@ -53,7 +53,7 @@ def guest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[GuestMach
 
 def fake_lab(monkeypatch: pytest.MonkeyPatch, engine: Engine, topology: Topology) -> None:
     """Gives the clone's lab one container, which was made for this topology."""
-    engine.container.labels[labels.TOPOLOGY] = label_of(topology)
+    engine.container.labels[labels.TOPOLOGY] = topology_label(topology)
     for name, value in {
         "connect": engine.client,
         "sweep_abandoned": None,

@@ -13,7 +13,7 @@ from pmemlab.cli import lab, machine, model
 from pmemlab.cli.group import Command, Group
 from pmemlab.cli.messages import messages
 from pmemlab.cli.scenarios import test
-from pmemlab.command_end import exit_status_of, is_no_mistake_of_ours
+from pmemlab.command_end import exit_status_of, is_environment_error
 from pmemlab.errors import LabError, lab_error_status
 
 __all__ = ["main"]
@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return exit_status_of(lambda: _run(own, command))
     except (LabError, OSError) as error:
-        if isinstance(error, OSError) and not is_no_mistake_of_ours(error):
+        if isinstance(error, OSError) and not is_environment_error(error):
             raise
         messages.print(f"pmemlab: {error}", markup=False)
         return lab_error_status(own)

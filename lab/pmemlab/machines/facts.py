@@ -9,9 +9,9 @@ from pmemlab.errors import LabError
 from pmemlab.machines.protocol import Machine
 from pmemlab.proof import probe_command
 
-__all__ = ["TELLS_OF_CRASHES", "read_facts"]
+__all__ = ["CRASH_STACKS_ENVIRONMENT", "read_facts"]
 
-TELLS_OF_CRASHES = {"PYTHONFAULTHANDLER": "1"}
+CRASH_STACKS_ENVIRONMENT = {"PYTHONFAULTHANDLER": "1"}
 """Environment that makes a command show its stacks when it crashes or is aborted. All of the lab's
 commands have it, so one prepared process serves them."""
 
@@ -22,7 +22,7 @@ def read_facts(machine: Machine) -> dict[str, Any]:
     """Returns the machine's current facts. Raises `LabError` if they can't be read."""
     who = f"{machine.kind} {machine.topology.name}"
     command = probe_command(machine.topology, machine.python)
-    done = machine.run(command, env=TELLS_OF_CRASHES, timeout=_PROBE_LIMIT_S)
+    done = machine.run(command, env=CRASH_STACKS_ENVIRONMENT, timeout=_PROBE_LIMIT_S)
     if done.returncode:
         raise LabError(f"{who}: its facts can't be read: {done.stderr}")
     try:

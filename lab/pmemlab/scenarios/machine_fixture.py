@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 __all__ = [
     "MARKER",
     "SESSION",
-    "is_lent_a_machine",
+    "fail_as_lab_error",
     "machine",
     "parametrize",
     "pmemlab_machines",
-    "raise_lab_s_fault",
-    "tell_whose_fault",
+    "report_lab_errors",
+    "uses_machine_fixture",
 ]
 
 SESSION: pytest.StashKey[ScenarioSession] = pytest.StashKey()
@@ -128,7 +128,7 @@ def pmemlab_machines(request: pytest.FixtureRequest) -> Iterator[_Lender]:
     try:
         lender = _Lender(request.param, request.config)
     except LabError as error:
-        raise_lab_s_fault(error)
+        fail_as_lab_error(error)
     yield lender
     lender.stop()
 
@@ -148,20 +148,20 @@ def machine(pmemlab_machines: _Lender) -> Iterator[Machine]:
     try:
         lent = pmemlab_machines.lend()
     except LabError as error:
-        raise_lab_s_fault(error)
+        fail_as_lab_error(error)
     yield lent
     try:
         pmemlab_machines.take_back()
     except LabError as error:
-        raise_lab_s_fault(error)
+        fail_as_lab_error(error)
 
 
-def is_lent_a_machine(item: pytest.Item) -> bool:
+def uses_machine_fixture(item: pytest.Item) -> bool:
     """Returns whether the test has the fixture."""
     return _LENDER in getattr(item, "fixturenames", ())
 
 
-def tell_whose_fault(
+def report_lab_errors(
     item: pytest.Item, call: pytest.CallInfo[None], report: pytest.TestReport
 ) -> None:
     """Turns a test's failure into an ERROR if the lab broke in the test."""
@@ -175,13 +175,13 @@ def tell_whose_fault(
     report.when = "setup"  # reports show a failed setup as an ERROR
     own = [entry for entry in call.excinfo.traceback if entry.path == item.path]
     where = f"{item.path}:{own[-1].lineno + 1}: " if own else ""
-    report.longrepr = f"{where}{_lab_s_fault(error)}"
+    report.longrepr = f"{where}{_lab_error_text(error)}"
 
 
-def _lab_s_fault(error: Exception) -> str:
+def _lab_error_text(error: Exception) -> str:
     return f"{type(error).__name__}, the lab's fault: {error}"
 
 
-def raise_lab_s_fault(error: Exception) -> NoReturn:
+def fail_as_lab_error(error: Exception) -> NoReturn:
     """Fails without our stack; in a test's setup this makes the test an ERROR."""
-    raise pytest.fail.Exception(_lab_s_fault(error), pytrace=False) from None
+    raise pytest.fail.Exception(_lab_error_text(error), pytrace=False) from None

@@ -22,12 +22,12 @@ import pytest
 from pmemlab.scenarios.machine_fixture import (
     MARKER,
     SESSION,
-    is_lent_a_machine,
+    fail_as_lab_error,
     machine,
     parametrize,
     pmemlab_machines,
-    raise_lab_s_fault,
-    tell_whose_fault,
+    report_lab_errors,
+    uses_machine_fixture,
 )
 from pmemlab.scenarios.options import FOLDERS, WORKER_INPUT, add_options, here_of, lengthen
 from pmemlab.schema import YAML_SUFFIXES
@@ -132,7 +132,7 @@ class ScenarioItem(pytest.Item):
             wants = self.scenario.topology.requires != Requirements()
             if lacking and (wants or session.kind_for(self.scenario) == "process"):
                 pytest.skip(str(error))
-            raise_lab_s_fault(error)
+            fail_as_lab_error(error)
         except pytest.exit.Exception:
             raise
         except Exception as error:
@@ -319,8 +319,8 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    if isinstance(item, ScenarioItem) or is_lent_a_machine(item):
-        tell_whose_fault(item, call, report)
+    if isinstance(item, ScenarioItem) or uses_machine_fixture(item):
+        report_lab_errors(item, call, report)
     return report
 
 
@@ -329,7 +329,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     scenarios = _scenario_items(session.items)
     if session.config.option.collectonly:
         return
-    if scenarios or any(map(is_lent_a_machine, session.items)):
+    if scenarios or any(map(uses_machine_fixture, session.items)):
         _end_as_on_ctrl_c(session.config)
     if not scenarios:
         return

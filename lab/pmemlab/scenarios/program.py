@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final
 
 from embstore.options import TIER_KINDS, StorageType
 from pmemlab.machines.copying import owned_by_root
-from pmemlab.machines.facts import TELLS_OF_CRASHES
+from pmemlab.machines.facts import CRASH_STACKS_ENVIRONMENT
 from pmemlab.machines.protocol import Machine
 from pmemlab.scenarios.document import Scenario, Workload
 from pmemlab.schema import Document, FieldError, File, Many, MaybeEmpty, Must, Positive, Text
@@ -26,7 +26,7 @@ from pmemlab.topology import Topology
 from pmemlab.workloads.looking import ANSWER, LOOK, QUESTION
 
 __all__ = [
-    "Looks",
+    "RowSearch",
     "check_program",
     "pack_program",
     "program_command",
@@ -134,7 +134,7 @@ def _places(topology: Topology, storage_type: str) -> dict[str, str | None]:
     }
 
 
-class Looks:
+class RowSearch:
     """Looks for a program's rows when the program prints that its rows can be looked for.
 
     The looking process is the lab's, and its findings go to a place of the lab's. The program says
@@ -153,7 +153,7 @@ class Looks:
             return
         files = [f"{self._folder}/{name}" for name in (QUESTION, ANSWER)]
         command = [self._machine.python, "-S", "-m", "pmemlab.workloads.witness", *files]
-        done = self._machine.run(command, env=TELLS_OF_CRASHES, timeout=_LOOK_LIMIT_S)
+        done = self._machine.run(command, env=CRASH_STACKS_ENVIRONMENT, timeout=_LOOK_LIMIT_S)
         self.findings = done.stdout
 
 
@@ -214,8 +214,8 @@ def read_program_run(
 ) -> dict[str, Any]:
     """Returns a run from a program's output, in the form that the lab's workloads print.
 
-    findings: from `Looks`. They alone say where rows lie; the names of tiers come from the storage
-        type. Raises the result of `error` for a message.
+    findings: from `RowSearch`. They alone say where rows lie; the names of tiers come from the
+        storage type. Raises the result of `error` for a message.
     """
     last = (stdout.strip().splitlines() or ["(it printed nothing)"])[-1]
     if not last.startswith(("{", "[")):

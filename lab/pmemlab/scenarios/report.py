@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pmemlab.scenarios.metrics import Metric
-from pmemlab.scenarios.rows import ResultRow, modelled_beside, rate_cells
+from pmemlab.scenarios.rows import ResultRow, modelled_rates_of, rate_cells
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -31,7 +31,7 @@ def tables(rows: Sequence[ResultRow], width: int) -> str:
     without_rates = [row for row in rows if not row.has_rates]
     works = [row for row in without_rates if not row.not_judged]
     ran = [row for row in without_rates if row.not_judged]
-    modelled = modelled_beside(works, rows)
+    modelled = modelled_rates_of(works, rows)
     rated = [row for row in rows if row.has_rates and row not in modelled.values()]
     parts: list[tuple[str, Table]] = []
     if rated:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ResultRow",
     "RowKey",
-    "modelled_beside",
+    "modelled_rates_of",
     "rate_cells",
     "result_rows",
     "rows_by_key",
@@ -184,7 +184,9 @@ def _value(metrics: Mapping[str, Metric], name: str) -> float | None:
     return metrics[name].value if name in metrics else None
 
 
-def modelled_beside(works: Sequence[ResultRow], rows: Sequence[ResultRow]) -> dict[int, ResultRow]:
+def modelled_rates_of(
+    works: Sequence[ResultRow], rows: Sequence[ResultRow]
+) -> dict[int, ResultRow]:
     """Returns index in `works` -> its modelled rates, on the devices that the machine's media stand
     for. A row without modelled rates is left out.
     """

@@ -17,12 +17,12 @@ from tempfile import TemporaryDirectory
 
 from pmemlab.errors import LabError
 from pmemlab.machines.copying import copy_in, copy_out, temporary_folder, unpack
-from pmemlab.machines.facts import TELLS_OF_CRASHES
+from pmemlab.machines.facts import CRASH_STACKS_ENVIRONMENT
 from pmemlab.machines.protocol import Accelerator, Booting, Kind, Machine, OnLine, Result
 from pmemlab.scenarios.command import cut_command, saving_command, workload_command
 from pmemlab.scenarios.document import PowerCuts, Scenario
 from pmemlab.scenarios.power_cuts import PowerCut, kept_folder, run_until_cut
-from pmemlab.scenarios.program import Looks, pack_program, program_command
+from pmemlab.scenarios.program import RowSearch, pack_program, program_command
 from pmemlab.topology import Topology
 
 __all__ = ["Job", "OpenMachine", "Outcome", "ScenarioRunner"]
@@ -61,7 +61,7 @@ class Outcome:
     facts: read just before the run; for a run that was cut, before its last part. facts_after: just
         after it.
     power_cuts: the cuts made; fewer than requested if the command ended before one.
-    findings: for a program of the user's: the findings of `Looks` on its rows.
+    findings: for a program of the user's: the findings of `RowSearch` on its rows.
     reference: for such a program: its earlier run on the storage type to compare with. If that run
         failed, it is `result`, too.
     """
@@ -242,9 +242,9 @@ class ScenarioRunner:
             command = program_command(
                 job.scenario.workload, storage_type, machine.python, machine.topology, folder
             )
-            looks = Looks(machine, folder)
-            outcome = self._run_command(job, machine, command, looks.on_line)
-            return replace(outcome, findings=looks.findings)
+            search = RowSearch(machine, folder)
+            outcome = self._run_command(job, machine, command, search.on_line)
+            return replace(outcome, findings=search.findings)
 
     def _run_and_cut(self, job: Job, machine: Machine, cuts: PowerCuts) -> Outcome:
         """Runs the command until each of the cuts, and then to its end."""
@@ -256,7 +256,12 @@ class ScenarioRunner:
                 self._note(job, f"{job.label}: power cut {len(made) + 1} of {cuts.count}")
                 facts = machine.facts()
                 ended = run_until_cut(
-                    machine, command, TELLS_OF_CRASHES, _limit_s(job.scenario), cuts, len(made)
+                    machine,
+                    command,
+                    CRASH_STACKS_ENVIRONMENT,
+                    _limit_s(job.scenario),
+                    cuts,
+                    len(made),
                 )
                 if isinstance(ended, Result):
                     machine.prove()
@@ -285,7 +290,7 @@ class ScenarioRunner:
         facts = machine.facts()
         result = machine.run(
             _limited(job.scenario, command),
-            env=TELLS_OF_CRASHES,
+            env=CRASH_STACKS_ENVIRONMENT,
             timeout=_limit_s(job.scenario),
             on_line=on_line,
         )

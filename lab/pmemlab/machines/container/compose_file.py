@@ -15,7 +15,7 @@ import yaml
 
 from pmemlab.errors import LabError, MissingRequirementError
 from pmemlab.machines.container.clone import Clone
-from pmemlab.machines.container.given_topology import is_the_labs_own, path_in_container
+from pmemlab.machines.container.user_topology import is_lab_topology, path_in_container
 from pmemlab.machines.room import machine_bytes
 from pmemlab.topology import Requirements, Topology, load_topology, topology_names
 
@@ -156,7 +156,7 @@ def _compose_text(topologies: Iterable[Topology]) -> str:
 
 
 def _service_text(topology: Topology) -> str:
-    own = is_the_labs_own(topology)
+    own = is_lab_topology(topology)
     return _SERVICE % {
         "name": _scalar(topology.name),
         "mebibytes": -(-machine_bytes(topology) // _MIB),

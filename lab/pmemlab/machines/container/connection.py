@@ -14,7 +14,7 @@ from requests import RequestException
 from pmemlab.errors import LabError, MissingRequirementError
 from pmemlab.machines.container.context import context_in_use
 
-__all__ = ["connect", "told_as_lab_errors"]
+__all__ = ["connect", "engine_errors_as_lab_errors"]
 
 _SOCKET = Path("/var/run/docker.sock")
 
@@ -42,7 +42,7 @@ def connect() -> docker.DockerClient:
 
 
 @contextmanager
-def told_as_lab_errors() -> Iterator[None]:
+def engine_errors_as_lab_errors() -> Iterator[None]:
     """Raises `LabError` if the engine refuses a request or doesn't answer in time."""
     try:
         yield

@@ -14,9 +14,13 @@ from pmemlab.errors import LabError
 from pmemlab.machines.container import labels
 from pmemlab.machines.container.clone import Clone
 from pmemlab.machines.container.compose_file import service
-from pmemlab.machines.container.given_topology import give, is_the_labs_own, label_of
 from pmemlab.machines.container.inventory import owner_label, remove
 from pmemlab.machines.container.kvm import KVM_DEVICE
+from pmemlab.machines.container.user_topology import (
+    copy_topology_into,
+    is_lab_topology,
+    topology_label,
+)
 from pmemlab.topology import Topology
 
 __all__ = ["create_machine", "create_options", "start_throwaway"]
@@ -64,16 +68,16 @@ def create_machine(
         options["name"] = f"{clone.project}-{topology.name}-1"  # as Compose names its own
     else:
         own_labels[labels.OWNER] = owner
-    is_own = is_the_labs_own(topology)
+    is_own = is_lab_topology(topology)
     if not is_own:
-        own_labels[labels.TOPOLOGY] = label_of(topology)
+        own_labels[labels.TOPOLOGY] = topology_label(topology)
     container = None
     try:
         container = client.containers.create(
             image, list(described["command"]), labels=own_labels, **options
         )
         if not is_own:
-            give(container, topology)
+            copy_topology_into(container, topology)
     except DockerException as error:
         if container is not None:
             remove(container)

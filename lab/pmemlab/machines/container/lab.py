@@ -23,7 +23,6 @@ from pmemlab.machines.container.compose_file import (
 )
 from pmemlab.machines.container.connection import connect
 from pmemlab.machines.container.creation import create_machine
-from pmemlab.machines.container.given_topology import is_the_labs_own, serves
 from pmemlab.machines.container.health import is_proved, read_proof
 from pmemlab.machines.container.image import ensure_image
 from pmemlab.machines.container.inventory import (
@@ -36,6 +35,7 @@ from pmemlab.machines.container.inventory import (
 )
 from pmemlab.machines.container.kvm import kvm_works
 from pmemlab.machines.container.stages import Stage, Stages
+from pmemlab.machines.container.user_topology import is_lab_topology, serves_topology
 from pmemlab.topology import Topology, load_topology, topology_names
 
 __all__ = ["lab_down", "lab_up"]
@@ -65,7 +65,7 @@ def lab_up(topologies: Sequence[Topology] = (), console: Console | None = None) 
     """
     console = console or Console()
     topologies = topologies or [*map(load_topology, standing_machines())]
-    users = [topology for topology in topologies if not is_the_labs_own(topology)]
+    users = [topology for topology in topologies if not is_lab_topology(topology)]
     for topology in topologies:
         check_versions(topology)
     for topology in users:
@@ -115,7 +115,7 @@ def _of_user(
 ) -> Container:
     """Returns the container of a user's own topology: the one found, if it is up to date."""
     if found is not None:
-        if serves(found, topology) and is_of_image(found, client, image):
+        if serves_topology(found, topology) and is_of_image(found, client, image):
             return found
         remove(found)
     return create_machine(client, clone, topology, image, kvm)

@@ -16,10 +16,9 @@ from docker.models.containers import Container
 from pmemlab.errors import LabError, MissingRequirementError
 from pmemlab.machines.container.clone import Clone, find_clone
 from pmemlab.machines.container.compose_file import check_versions
-from pmemlab.machines.container.connection import connect, told_as_lab_errors
+from pmemlab.machines.container.connection import connect, engine_errors_as_lab_errors
 from pmemlab.machines.container.container_link import container_link
 from pmemlab.machines.container.creation import start_throwaway
-from pmemlab.machines.container.given_topology import serves
 from pmemlab.machines.container.health import (
     has_ended,
     has_its_power_cut,
@@ -34,6 +33,7 @@ from pmemlab.machines.container.inventory import (
     sweep_abandoned,
 )
 from pmemlab.machines.container.kvm import kvm_works
+from pmemlab.machines.container.user_topology import serves_topology
 from pmemlab.machines.facts import read_facts
 from pmemlab.machines.guest import agent
 from pmemlab.machines.guest.link import Link
@@ -83,7 +83,7 @@ def find_container(topology: Topology, clone: Clone | None = None) -> Container 
     Raises `MissingRequirementError` if no Docker engine answers.
     """
     container = find_machines(connect(), clone or find_clone()).get(topology.name)
-    return container if container is not None and serves(container, topology) else None
+    return container if container is not None and serves_topology(container, topology) else None
 
 
 def requirements(topology: Topology, start: Path | None = None) -> list[MissingRequirementError]:
@@ -116,7 +116,7 @@ def require_image(client: docker.DockerClient, clone: Clone) -> str:
     return image
 
 
-@told_as_lab_errors()
+@engine_errors_as_lab_errors()
 def open_container_machine(
     topology: Topology,
     *,
@@ -140,12 +140,12 @@ def open_container_machine(
     sweep_abandoned(client, clone)
     image = require_image(client, clone)
     container = find_machines(client, clone).get(topology.name)
-    if container is None or not serves(container, topology):
+    if container is None or not serves_topology(container, topology):
         on_step("starting a container of its own")
         kvm = kvm_works(client, image)
         container = start_throwaway(client, clone, topology, image, kvm)
         try:
-            stop = told_as_lab_errors()(partial(remove, container))
+            stop = engine_errors_as_lab_errors()(partial(remove, container))
             on_boot(Booting("kvm" if kvm else "tcg", stop))
             wait_until_proved(container)
             return ContainerMachine(client, topology, container, owned=True)
@@ -223,7 +223,7 @@ class ContainerMachine(LinkedMachine):
         facts = read_facts(self)
         self._proof = replace(self._proof, facts=facts, proved=prove(self.topology, facts))
 
-    @told_as_lab_errors()
+    @engine_errors_as_lab_errors()
     def power_cut(self) -> None:
         uptime = self._uptime()
         uptime.end(POWER_CUT)
@@ -231,7 +231,7 @@ class ContainerMachine(LinkedMachine):
             # Asks the process in the container that serves the guest: it has the guest's media.
             self._link.switch_power(agent.POWER_CUT)
 
-    @told_as_lab_errors()
+    @engine_errors_as_lab_errors()
     def power_on(self) -> None:
         with self._lock:
             self._last_uptime.check_ended()
@@ -243,7 +243,7 @@ class ContainerMachine(LinkedMachine):
             uptime.end(f"did not come up: {error}")
             raise
 
-    @told_as_lab_errors()
+    @engine_errors_as_lab_errors()
     def stop(self) -> None:
         uptime = self._uptime()
         has_no_power = uptime.how_it_ended not in ("", STOPPED)

@@ -15,7 +15,7 @@ from pathlib import Path
 from pmemlab.machines.container.clone import Clone
 from pmemlab.machines.container.image_system import PYTHON, SUITE
 from pmemlab.machines.container.long_command import Report, run_long_command
-from pmemlab.machines.container.wheels import filled_anew
+from pmemlab.machines.container.wheels import replaced_folder
 
 __all__ = ["make_own_wheels"]
 
@@ -39,7 +39,7 @@ def make_own_wheels(clone: Clone, report: Report) -> bool:
     if not (_is_of_the_images_system() and _has_compiled(clone.root / _OBJECTS)):
         return False
     with (
-        filled_anew(clone.root / "docker/wheels/own") as made,
+        replaced_folder(clone.root / "docker/wheels/own") as made,
         (clone.root / _OBJECTS / "lock").open("w") as lock,
     ):
         fcntl.flock(lock, fcntl.LOCK_EX)  # the native tests are compiled there, too

@@ -21,7 +21,7 @@ from pmemlab.machines.container.clone import Clone
 from pmemlab.machines.container.image_system import GLIBC_MINOR, PYTHON
 from pmemlab.machines.container.long_command import Report, run_long_command
 
-__all__ = ["filled_anew", "prepare_wheels"]
+__all__ = ["prepare_wheels", "replaced_folder"]
 
 _FOLDERS: Final = {
     "run": ("engine", "lab"),
@@ -48,7 +48,7 @@ def prepare_wheels(clone: Clone, folders: Sequence[str], announce: Report, repor
         stamp_file = folder / f"{name}.stamp"
         if stamp_file.is_file() and stamp_file.read_text() == stamp and target.is_dir():
             continue
-        with filled_anew(target) as fetched:
+        with replaced_folder(target) as fetched:
             (fetched / "requirements.txt").write_text(wanted, encoding="utf-8")
             _fetch(clone, fetched, announce, report)
             stamp_file.unlink(missing_ok=True)
@@ -56,7 +56,7 @@ def prepare_wheels(clone: Clone, folders: Sequence[str], announce: Report, repor
 
 
 @contextlib.contextmanager
-def filled_anew(target: Path) -> Iterator[Path]:
+def replaced_folder(target: Path) -> Iterator[Path]:
     """Yields an empty folder, which replaces `target` if the block ends without an error."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f"{target.name}-", dir=target.parent) as scratch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["FACTS", "is_fact_name", "shape_error", "what_is"]
+__all__ = ["FACTS", "fact_meaning", "is_fact_name", "shape_error"]
 
 # Name -> (type, meaning). A star stands for a list's index, or for a number that is a key.
 FACTS: dict[str, tuple[type | list[type], str]] = {
@@ -124,7 +124,7 @@ def _is_nested(value: object, kind: type, depth: int) -> bool:
     return type(value) is kind
 
 
-def what_is(name: str) -> str:
+def fact_meaning(name: str) -> str:
     """Returns the meaning of a fact, for people; for a name of several facts, that of the first."""
     return FACTS[".".join(_pattern_of(name) or [])][1]
 

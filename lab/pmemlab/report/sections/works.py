@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pmemlab.quantities import count_text, known_text
 from pmemlab.report.documents import Results
 from pmemlab.report.page import Section, Table
-from pmemlab.scenarios.rows import ResultRow, modelled_beside, rate_cells
+from pmemlab.scenarios.rows import ResultRow, modelled_rates_of, rate_cells
 
 __all__ = ["works"]
 
@@ -37,7 +37,7 @@ def works(results: Results) -> Section:
         "all rows in DRAM. USD an hour are of the cheapest machine in the lab's prices that holds "
         "these devices."
     )
-    modelled = modelled_beside(rows, results.rows)
+    modelled = modelled_rates_of(rows, results.rows)
     table = Table(
         f"{count_text(len(rows), 'run')} whose own rates say nothing",
         (

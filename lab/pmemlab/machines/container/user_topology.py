@@ -11,12 +11,18 @@ from docker.models.containers import Container
 from pmemlab.machines.container import labels
 from pmemlab.topology import Topology, load_topology, topology_names
 
-__all__ = ["give", "is_the_labs_own", "label_of", "path_in_container", "serves"]
+__all__ = [
+    "copy_topology_into",
+    "is_lab_topology",
+    "path_in_container",
+    "serves_topology",
+    "topology_label",
+]
 
 _FOLDER = "/etc/pmemlab"
 
 
-def is_the_labs_own(topology: Topology) -> bool:
+def is_lab_topology(topology: Topology) -> bool:
     """Returns whether the image contains this topology under its name."""
     return topology.name in topology_names() and topology == load_topology(topology.name)
 
@@ -25,19 +31,19 @@ def path_in_container(topology: Topology) -> str:
     return f"{_FOLDER}/{topology.name}.yaml"
 
 
-def label_of(topology: Topology) -> str:
+def topology_label(topology: Topology) -> str:
     """Returns a label that tells apart users' topologies of one name; "" for the lab's own."""
-    if is_the_labs_own(topology):
+    if is_lab_topology(topology):
         return ""
     return hashlib.sha256(topology.to_yaml().encode()).hexdigest()
 
 
-def serves(container: Container, topology: Topology) -> bool:
+def serves_topology(container: Container, topology: Topology) -> bool:
     """Returns whether the container was made for this topology, not for another of its name."""
-    return container.labels.get(labels.TOPOLOGY, "") == label_of(topology)
+    return container.labels.get(labels.TOPOLOGY, "") == topology_label(topology)
 
 
-def give(container: Container, topology: Topology) -> None:
+def copy_topology_into(container: Container, topology: Topology) -> None:
     """Copies a topology's YAML into a container, which need not run."""
     content = topology.to_yaml().encode()
     archive = io.BytesIO()
