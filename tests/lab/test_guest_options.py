@@ -37,9 +37,9 @@ def _separate_cache_and_restored_signal_handler(
 def topology(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     """The file of a topology whose guests run on the fake QEMU."""
     played_qemu.play(monkeypatch, tmp_path)
-    monkeypatch.setattr("pmemlab.machines.guest.by_hand.choose_accelerator", lambda *_: "tcg")
+    monkeypatch.setattr("pmemlab.machines.guest.qemu_script.choose_accelerator", lambda *_: "tcg")
     kernel = Kernel("6.1.0-played", tmp_path / "vmlinux", tmp_path)
-    monkeypatch.setattr("pmemlab.machines.guest.by_hand.get_kernel", lambda: kernel)
+    monkeypatch.setattr("pmemlab.machines.guest.qemu_script.get_kernel", lambda: kernel)
     path = tmp_path / "played.yaml"
     path.write_text(
         "name: played\nsummary: this computer\nbacking_files: {dimm: 1M}\n"

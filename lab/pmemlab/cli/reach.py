@@ -169,10 +169,10 @@ def guest_options(arguments: argparse.Namespace) -> GuestOptions | None:
 
 
 def print_script(name: str, options: GuestOptions | None) -> int:
-    from pmemlab.machines.guest.by_hand import script
     from pmemlab.machines.guest.options import GuestOptions
+    from pmemlab.machines.guest.qemu_script import qemu_script
 
-    sys.stdout.write(script(load_topology(name), options or GuestOptions()))
+    sys.stdout.write(qemu_script(load_topology(name), options or GuestOptions()))
     return 0
 
 

@@ -12,10 +12,10 @@ from pmemlab.machines.guest.options import GuestOptions
 from pmemlab.machines.guest.qemu import find_qemu
 from pmemlab.topology import Topology
 
-__all__ = ["script"]
+__all__ = ["qemu_script"]
 
 
-def script(topology: Topology, options: GuestOptions) -> str:
+def qemu_script(topology: Topology, options: GuestOptions) -> str:
     """Returns shell commands that start the guest that `pmemlab` would start, from the same kernel.
 
     The guest's folder is in the user's cache. Writes the initramfs there, and starts nothing.
