@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 __all__ = [
     "YAML_SUFFIXES",
     "AbsolutePath",
+    "AnyNumber",
     "AtLeast0",
     "Count",
     "Document",
-    "Few",
     "FieldError",
     "File",
     "From",
-    "Many",
     "MaybeEmpty",
     "Mib",
     "Must",
     "Nodes",
     "Number",
+    "OneOrMore",
     "Parsed",
     "Positive",
     "Size",
@@ -214,8 +214,8 @@ Nodes = Annotated[
     tuple[int, ...],
     Must("a list of node numbers", lambda nodes: all(node >= 0 for node in nodes)),
 ]
-Many = Annotated[tuple[T, ...], Must("a list of mappings", items_too=True)]
-Few = Annotated[tuple[T, ...], Must("a list of one mapping or more", len, items_too=True)]
+AnyNumber = Annotated[tuple[T, ...], Must("a list of mappings", items_too=True)]
+OneOrMore = Annotated[tuple[T, ...], Must("a list of one mapping or more", len, items_too=True)]
 
 
 class Document:

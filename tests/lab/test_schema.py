@@ -18,7 +18,7 @@ from pmemlab.model.planning.prices import load_prices
 from pmemlab.report.documents import ResultsError, read_folder
 from pmemlab.scenarios.document import ScenarioError
 from pmemlab.scenarios.reading import load_scenario
-from pmemlab.schema import Count, Document, Few, FieldError, File, Text
+from pmemlab.schema import Count, Document, FieldError, File, OneOrMore, Text
 from pmemlab.topology import load_topology
 
 READERS: list[tuple[Callable[[Path], object], type[Exception]]] = [
@@ -43,7 +43,7 @@ class Part(Document, aliases={"length_m": "length"}):
 
 @dataclass(frozen=True)
 class Whole(Document):
-    parts: Few[Part]
+    parts: OneOrMore[Part]
     spare: Part = field(default_factory=lambda: Part("none"))
 
 

@@ -29,14 +29,14 @@ from pmemlab.model.fidelity.rows import Section
 from pmemlab.scenarios.metrics import Metric, MetricKind
 from pmemlab.scenarios.rows import ResultRow, RowKey, rows_by_key
 from pmemlab.schema import (
+    AnyNumber,
     Document,
-    Few,
     FieldError,
     File,
     From,
-    Many,
     MaybeEmpty,
     Must,
+    OneOrMore,
     Text,
     Texts,
     check_characters,
@@ -107,7 +107,7 @@ class PlanChoice(Document, context=("rank",), open=True):
 
     rank: int
     storage_type: Text
-    tiers: Few[PlannedTier]
+    tiers: OneOrMore[PlannedTier]
     lookups_per_s: _Above0
     machine: MaybeEmpty = ""
     machines: _Machines | None = None
@@ -130,13 +130,13 @@ class Plan(Document, aliases={"choices": "plans"}, context=("file",), open=True)
     """A plan. workload: the requested workload. choices: the best first."""
 
     file: str
-    choices: Annotated[tuple[PlanChoice, ...], From(Many[PlanChoice], _ranked)]
+    choices: Annotated[tuple[PlanChoice, ...], From(AnyNumber[PlanChoice], _ranked)]
     workload: Annotated[Mapping[str, Any], Must("a mapping")] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class _Fidelity(Document, open=True):
-    sections: Many[Section]
+    sections: AnyNumber[Section]
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ class CheckpointArm(Document, extra=("kind",), context=("kind",), open=True):
 
 @dataclass(frozen=True)
 class _Checkpoints(Document, open=True):
-    arms: Many[CheckpointArm]
+    arms: AnyNumber[CheckpointArm]
     kind: _Kind = "measured"
 
 
@@ -197,7 +197,7 @@ class CacheSweep(Document, open=True):
     table: Text
     dram: Text
     pmem: Text
-    first_tiers: Annotated[tuple[FirstTier, ...], From(Many[FirstTier], _ascending)]
+    first_tiers: Annotated[tuple[FirstTier, ...], From(AnyNumber[FirstTier], _ascending)]
 
 
 @dataclass(frozen=True)

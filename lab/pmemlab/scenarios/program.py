@@ -21,7 +21,7 @@ from pmemlab.machines.copying import owned_by_root
 from pmemlab.machines.facts import CRASH_STACKS_ENVIRONMENT
 from pmemlab.machines.protocol import Machine
 from pmemlab.scenarios.document import Scenario, Workload
-from pmemlab.schema import Document, FieldError, File, Many, MaybeEmpty, Must, Positive, Text
+from pmemlab.schema import AnyNumber, Document, FieldError, File, MaybeEmpty, Must, Positive, Text
 from pmemlab.topology import Topology
 from pmemlab.workloads.looking import ANSWER, LOOK, QUESTION
 
@@ -174,14 +174,14 @@ class _Stats(Document, open=True):
     misses: _Whole = 0
     promotions: _Whole = 0
     demotions: _Whole = 0
-    tiers: Many[_Level] = ()
+    tiers: AnyNumber[_Level] = ()
 
 
 @dataclass(frozen=True)
 class _Table(Document, open=True):
     name: Text
     exported_rows: _Whole
-    tiers: Many[_Level]
+    tiers: AnyNumber[_Level]
     stats: _Stats = field(default_factory=_Stats)
 
 
@@ -195,7 +195,7 @@ class _ProgramRun(Document, open=True):
     lookups_per_s: Positive | None = None
     auc: Annotated[float, Must("a number from 0 to 1", lambda auc: 0 <= auc <= 1)] | None = None
     state_sha256: MaybeEmpty = ""
-    tables: Many[_Table] = ()
+    tables: AnyNumber[_Table] = ()
 
     def check(self) -> None:
         for index, loss in enumerate(self.losses):

@@ -16,14 +16,14 @@ from pmemlab.model.devices.curves import (
     LoadedLatencyRow,
 )
 from pmemlab.schema import (
+    AnyNumber,
     Count,
     Document,
-    Few,
     FieldError,
     File,
     From,
-    Many,
     Must,
+    OneOrMore,
     Parsed,
     Positive,
     Text,
@@ -202,7 +202,7 @@ class _Bandwidth(_Entry):
     concurrency: ClassVar[str] = "threads"
 
     unit: _MbPerS
-    points: Few[_Point]
+    points: OneOrMore[_Point]
     threads: _Counts | None = None
 
     def check(self) -> None:
@@ -224,7 +224,7 @@ class _BlockBandwidth(_Bandwidth, aliases={"threads": "in_flight"}):
     concurrency: ClassVar[str] = "in_flight"
 
     unit: Annotated[str, _one_of([*_MB_PER_S, "IOPS"])]
-    points: Few[_BlockPoint]
+    points: OneOrMore[_BlockPoint]
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,7 @@ class _LoadedPoint(Document):
 @dataclass(frozen=True)
 class _Loaded(_Entry):
     units: _Units
-    points: Few[_LoadedPoint]
+    points: OneOrMore[_LoadedPoint]
 
     def check(self) -> None:
         _check_above_before("threads", [point.threads for point in self.points])
@@ -279,7 +279,7 @@ def _by_curve(entry: type[_Entry]) -> From:
             curves[curve] = each.figure()
         return curves
 
-    return From(Many[entry], by_curve)  # type: ignore[valid-type]
+    return From(AnyNumber[entry], by_curve)  # type: ignore[valid-type]
 
 
 _DUPLICATE_CURVE = "there is a {1} {0} already"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from pmemlab.errors import LabError
-from pmemlab.schema import AtLeast0, Count, Document, File, Many, MaybeEmpty, Text, Texts
+from pmemlab.schema import AnyNumber, AtLeast0, Count, Document, File, MaybeEmpty, Text, Texts
 from pmemlab.whole_file import write_whole
 
 __all__ = [
@@ -72,7 +72,7 @@ class Measured(Document):
 
     when: Text
     computer: Text
-    comparisons: Many[Comparison]
+    comparisons: AnyNumber[Comparison]
     left_out: Texts
 
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from pmemlab.errors import LabError
-from pmemlab.schema import AtLeast0, Document, Many, MaybeEmpty, Number, Positive, Text, Texts
+from pmemlab.schema import AnyNumber, AtLeast0, Document, MaybeEmpty, Number, Positive, Text, Texts
 
 __all__ = ["Row", "Section"]
 
@@ -70,7 +70,7 @@ class Section(Document, extra=("intro",), context=("intro",), open=True):
 
     title: Text
     intro: MaybeEmpty
-    rows: Many[Row]
+    rows: AnyNumber[Row]
     remarks: Texts = ()
     headline: MaybeEmpty = ""
 

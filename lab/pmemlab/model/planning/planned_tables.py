@@ -14,7 +14,17 @@ from pmemlab.model.planning.counted_files import popularity_of_ids, recorded_tab
 from pmemlab.model.planning.popularity import Popularity
 from pmemlab.model.planning.row_bytes import RowShape, optimizer_of
 from pmemlab.model.planning.zipf import BoundedZipf
-from pmemlab.schema import AtLeast0, Count, Document, Few, FieldError, File, Parsed, Positive, Text
+from pmemlab.schema import (
+    AtLeast0,
+    Count,
+    Document,
+    FieldError,
+    File,
+    OneOrMore,
+    Parsed,
+    Positive,
+    Text,
+)
 
 __all__ = ["PlannedTable", "load_tables", "planned_table"]
 
@@ -132,7 +142,7 @@ class _Entry(Document):
 
 @dataclass(frozen=True)
 class _Tables(Document):
-    tables: Few[_Entry]
+    tables: OneOrMore[_Entry]
 
     def check(self) -> None:
         names = [entry.name for entry in self.tables]

@@ -12,11 +12,11 @@ from pmemlab.errors import PriceFileError
 from pmemlab.schema import (
     Count,
     Document,
-    Few,
     FieldError,
     File,
     From,
     Must,
+    OneOrMore,
     Parsed,
     Positive,
     Text,
@@ -86,7 +86,7 @@ class MachineShape(Document):
     name: Text
     cpu_threads: Count
     usd_per_hour: Positive
-    holds: Few[Holding]
+    holds: OneOrMore[Holding]
     source: PriceSource
     notes: Texts = ()
     memory_mode: Holding | None = None
@@ -125,7 +125,7 @@ def _shapes(machines: Collection[MachineShape]) -> tuple[MachineShape, ...]:
 class Prices(Document, context=("path",)):
     path: Path
     hours_a_month: Positive
-    machines: Annotated[tuple[MachineShape, ...], From(Few[MachineShape], _shapes)]
+    machines: Annotated[tuple[MachineShape, ...], From(OneOrMore[MachineShape], _shapes)]
 
     def machine(self, name: str) -> MachineShape:
         """Returns a machine by name. Raises PriceFileError if there is none of that name."""
