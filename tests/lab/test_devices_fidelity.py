@@ -12,7 +12,7 @@ from pmemlab.model.devices import device_names
 from pmemlab.model.devices.curves import BandwidthCurve, BandwidthRow
 from pmemlab.model.devices.device_file import DeviceFile, read_device_file
 from pmemlab.model.devices.loading import _FOLDER
-from pmemlab.model.fidelity.bandwidth import Foretold, foretell_left_out
+from pmemlab.model.fidelity.bandwidth import LeftOutPrediction, predict_left_out
 
 FILES = {
     file.name: file
@@ -23,14 +23,14 @@ WITH_CURVES = [name for name, file in FILES.items() if file.bandwidth or file.lo
 
 
 @functools.cache
-def foretold(name: str) -> list[Foretold]:
-    return list(foretell_left_out(FILES[name]))
+def predictions_of(name: str) -> list[LeftOutPrediction]:
+    return list(predict_left_out(FILES[name]))
 
 
 def absolute_errors(name: str) -> dict[tuple[str, ...], list[float]]:
     """Returns absolute errors by (operation, pattern, kind of figures that were left out)."""
     errors: dict[tuple[str, ...], list[float]] = {}
-    for figure in foretold(name):
+    for figure in predictions_of(name):
         curve = (figure.operation, figure.pattern, figure.left_out)
         errors.setdefault(curve, []).append(abs(figure.error))
     return errors
@@ -45,7 +45,7 @@ def test_the_median_figure_of_every_curve_is_predicted_within_a_tenth(name: str)
 
 @pytest.mark.parametrize("name", WITH_CURVES)
 def test_seven_of_eight_figures_are_predicted_within_a_tenth(name: str) -> None:
-    figures = foretold(name)
+    figures = predictions_of(name)
     near = sum(abs(figure.error) <= 0.1 for figure in figures)
     # For writes to one module, 23 and 24 threads were published as 589 and 922 MB/s at one size,
     # and the other way round at the next size. No model can predict that.
@@ -92,7 +92,7 @@ def test_a_wrong_figure_has_the_largest_error() -> None:
         rows.append(BandwidthRow(row.size_bytes, row.threads, values))
     slipped = dict(file.bandwidth)
     slipped["load", "random"] = BandwidthCurve(rows)
-    figures = foretell_left_out(
+    figures = predict_left_out(
         DeviceFile(**{**vars(file), "bandwidth": slipped})  # a copy, as if read from a file
     )
     worst = max(
@@ -104,6 +104,6 @@ def test_a_wrong_figure_has_the_largest_error() -> None:
 
 
 def test_errors_are_relative_and_signed() -> None:
-    figure = Foretold("a", "load", "random", "figure", 64, 1, 100.0, 110.0, "MB/s")
+    figure = LeftOutPrediction("a", "load", "random", "figure", 64, 1, 100.0, 110.0, "MB/s")
     assert figure.error == pytest.approx(0.1)
     assert replace(figure, predicted=90.0).error == pytest.approx(-0.1)

@@ -14,7 +14,7 @@ from pmemlab.errors import LabError
 from pmemlab.model.devices import device_names, load_device
 from pmemlab.model.devices.memory_device import MemoryDevice
 from pmemlab.model.fidelity import Row, Section, command, sections
-from pmemlab.model.fidelity.bandwidth import foretell_left_out
+from pmemlab.model.fidelity.bandwidth import predict_left_out
 from pmemlab.model.fidelity.bandwidth_section import bandwidth_section
 from pmemlab.model.fidelity.page import markdown, summary
 from pmemlab.report.documents import read_folder
@@ -59,7 +59,7 @@ def test_the_summary_covers_all_figures_of_the_curves_and_not_their_medians() ->
         figure
         for name in device_names()
         if isinstance(device := load_device(name), MemoryDevice)
-        for figure in foretell_left_out(device.file)
+        for figure in predict_left_out(device.file)
         if figure.left_out != "figure"
     ]
     worst = max(figures, key=lambda figure: abs(figure.error))

@@ -25,7 +25,13 @@ from pmemlab.model.fidelity.measured import (
 )
 from pmemlab.model.fidelity.measured_sections import measured_sections
 from pmemlab.model.fidelity.numa_nodes import NodeTraining, compare_nodes
-from pmemlab.model.fidelity.paced_bandwidth import Effort, Point, SlowMotion, compare_paced, lacking
+from pmemlab.model.fidelity.paced_bandwidth import (
+    Effort,
+    Point,
+    SlowMotion,
+    compare_paced,
+    without_point,
+)
 from pmemlab.model.fidelity.this_computer import Training, compare_disk, compare_this_computer
 
 NEAR = Comparison("near", 100.0, 105.0, "MB/s", 5, 3.0, "7 times as slow")
@@ -108,7 +114,7 @@ def test_a_figure_that_is_not_a_number_is_refused_by_its_field(tmp_path: Path) -
 
 def test_the_device_lacks_the_figure_that_it_is_compared_with() -> None:
     whole = load_device("optane-100-x1")
-    device, published = lacking(whole, 512, 4)
+    device, published = without_point(whole, 512, 4)
     assert published == whole.bandwidth_mb_per_s("load", "random", 512, 4)
     for row in device.file.bandwidth["load", "random"].rows:
         assert row.size_bytes != 512
@@ -119,7 +125,7 @@ def test_the_device_lacks_the_figure_that_it_is_compared_with() -> None:
 @pytest.mark.parametrize("size_threads", [(64, 4), (512, 1), (500, 4)])
 def test_a_figure_without_neighbours_cannot_be_predicted(size_threads: tuple[int, int]) -> None:
     with pytest.raises(LabError, match="don't lie between published figures"):
-        lacking(load_device("optane-100-x1"), *size_threads)
+        without_point(load_device("optane-100-x1"), *size_threads)
 
 
 def test_a_paced_tier_is_not_faster_than_its_device() -> None:
@@ -127,7 +133,7 @@ def test_a_paced_tier_is_not_faster_than_its_device() -> None:
     told: list[str] = []
     effort = Effort(seconds=0.05, repetitions=2, margin=5.0)
     (compared,), left_out = compare_paced([point], effort, told.append)
-    device, published = lacking(load_device(point.device), 4096, 2)
+    device, published = without_point(load_device(point.device), 4096, 2)
     assert compared.truth == published
     # Each thread may end while it still owes less than the shortest sleep.
     assert 0 < compared.predicted < 1.2 * device.bandwidth_mb_per_s("load", "random", 4096, 2)

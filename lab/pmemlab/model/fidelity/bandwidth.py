@@ -13,14 +13,14 @@ from typing import Literal
 from pmemlab.model.devices.curves import BandwidthCurve, LoadedLatencyCurve
 from pmemlab.model.devices.device_file import Curve, DeviceFile
 
-__all__ = ["Foretold", "LeftOut", "foretell_left_out"]
+__all__ = ["LeftOut", "LeftOutPrediction", "predict_left_out"]
 
 LeftOut = Literal["figure", "size", "threads"]
 """What is left out at once: one figure; all of its access size; all of its number of threads."""
 
 
 @dataclass(frozen=True)
-class Foretold:
+class LeftOutPrediction:
     """A published figure, and the model's prediction without it.
 
     unit: MB/s, or ns for latency under load. size_bytes: None if the figure has no access size.
@@ -42,7 +42,7 @@ class Foretold:
         return self.predicted / self.published - 1
 
 
-def foretell_left_out(file: DeviceFile) -> Iterator[Foretold]:
+def predict_left_out(file: DeviceFile) -> Iterator[LeftOutPrediction]:
     """Yields a prediction for every figure of the file's curves that lies between others."""
     for curve, bandwidth in file.bandwidth.items():
         for left_out in ("figure", "size", "threads"):
@@ -53,7 +53,7 @@ def foretell_left_out(file: DeviceFile) -> Iterator[Foretold]:
 
 def _predict_bandwidth(
     file: DeviceFile, curve: Curve, bandwidth: BandwidthCurve, left_out: LeftOut
-) -> Iterator[Foretold]:
+) -> Iterator[LeftOutPrediction]:
     for size_bytes, threads, published in bandwidth.points():
         rest = bandwidth.without(
             None if left_out == "threads" else size_bytes, None if left_out == "size" else threads
@@ -61,20 +61,20 @@ def _predict_bandwidth(
         if rest is None or not rest.covers(size_bytes, threads):
             continue
         predicted = rest.at(size_bytes, threads)
-        yield Foretold(
+        yield LeftOutPrediction(
             file.name, *curve, left_out, size_bytes, threads, published, predicted, "MB/s"
         )
 
 
 def _predict_loaded_latency(
     file: DeviceFile, curve: Curve, loaded: LoadedLatencyCurve
-) -> Iterator[Foretold]:
+) -> Iterator[LeftOutPrediction]:
     """Predicts all figures of a number of threads from those of fewer and of more threads."""
     for i in range(1, len(loaded.rows) - 1):
         row = loaded.rows[i]
         rest = LoadedLatencyCurve([*loaded.rows[:i], *loaded.rows[i + 1 :]])
         for mb_per_s, published in zip(row.mb_per_s, row.latency_ns, strict=True):
             predicted = rest.latency_ns(mb_per_s, row.threads)
-            yield Foretold(
+            yield LeftOutPrediction(
                 file.name, *curve, "threads", None, row.threads, published, predicted, "ns"
             )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pmemlab.model.devices import device_names, load_device
 from pmemlab.model.devices.memory_device import MemoryDevice
-from pmemlab.model.fidelity.bandwidth import Foretold, foretell_left_out
+from pmemlab.model.fidelity.bandwidth import LeftOutPrediction, predict_left_out
 from pmemlab.model.fidelity.rows import Row, Section
 
 __all__ = ["bandwidth_section"]
@@ -17,12 +17,12 @@ _LEFT_OUT_TEXTS = {"size": "without its access size", "threads": "without its nu
 
 def bandwidth_section() -> Section:
     """Returns a section with a row for each curve of each memory device that comes with the lab."""
-    curves: dict[tuple[str, str, str, str], list[Foretold]] = {}
+    curves: dict[tuple[str, str, str, str], list[LeftOutPrediction]] = {}
     for name in device_names():
         device = load_device(name)
         if not isinstance(device, MemoryDevice):
             continue
-        for figure in foretell_left_out(device.file):
+        for figure in predict_left_out(device.file):
             if figure.left_out in _LEFT_OUT_TEXTS:
                 key = (figure.device, figure.pattern, figure.operation, figure.left_out)
                 curves.setdefault(key, []).append(figure)
@@ -49,7 +49,7 @@ def bandwidth_section() -> Section:
     )
 
 
-def _headline(figures: Sequence[Foretold]) -> str:
+def _headline(figures: Sequence[LeftOutPrediction]) -> str:
     worst = max(figures, key=lambda figure: abs(figure.error))
     return (
         f"Of {len(figures):,} published figures of devices' curves, each predicted without itself, "
@@ -58,16 +58,16 @@ def _headline(figures: Sequence[Foretold]) -> str:
     )
 
 
-def _near(figures: Sequence[Foretold]) -> float:
+def _near(figures: Sequence[LeftOutPrediction]) -> float:
     return sum(abs(figure.error) <= _NEAR_PERCENT / 100 for figure in figures) / len(figures)
 
 
-def _where(figure: Foretold) -> str:
+def _where(figure: LeftOutPrediction) -> str:
     size = "" if figure.size_bytes is None else f"{figure.size_bytes:,} bytes, "
     return f"{size}{figure.threads} thread{'s' * (figure.threads != 1)}"
 
 
-def _row(name: str, figures: Sequence[Foretold]) -> Row:
+def _row(name: str, figures: Sequence[LeftOutPrediction]) -> Row:
     by_error = sorted(figures, key=lambda figure: abs(figure.error))
     median, worst = by_error[len(by_error) // 2], by_error[-1]
     return Row(

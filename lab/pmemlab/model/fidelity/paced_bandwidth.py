@@ -28,7 +28,7 @@ from pmemlab.model.devices import DeviceModel, EngineConcurrency, load_device
 from pmemlab.model.devices.memory_device import MemoryDevice
 from pmemlab.model.fidelity.measured import Comparison
 
-__all__ = ["POINTS", "Effort", "Point", "SlowMotion", "compare_paced", "lacking"]
+__all__ = ["POINTS", "Effort", "Point", "SlowMotion", "compare_paced", "without_point"]
 
 _LOAD = ("load", "random")
 _BATCH = 2048
@@ -95,7 +95,7 @@ POINTS = tuple(
 )
 
 
-def lacking(device: DeviceModel, row_bytes: int, threads: int) -> tuple[MemoryDevice, float]:
+def without_point(device: DeviceModel, row_bytes: int, threads: int) -> tuple[MemoryDevice, float]:
     """Returns the device without the figures of that size or of that number of threads and without
     caches, and the removed figure in MB/s. Raises LabError if it isn't published, or if no figures
     are left on either side of it.
@@ -131,7 +131,9 @@ def compare_paced(
     for point in points:
         on_point(str(point))
         try:
-            device, published = lacking(load_device(point.device), point.row_bytes, point.threads)
+            device, published = without_point(
+                load_device(point.device), point.row_bytes, point.threads
+            )
         except LabError as error:
             left_out.append(str(error))
             continue
@@ -152,13 +154,13 @@ def compare_paced(
                 effort.repetitions,
                 (max(got) - min(got)) / median * 100,
                 f"{times} times as slow",
-                _foretold(device, point),
+                _predicted_mb_per_s(device, point),
             )
         )
     return comparisons, left_out
 
 
-def _foretold(device: MemoryDevice, point: Point) -> float:
+def _predicted_mb_per_s(device: MemoryDevice, point: Point) -> float:
     return device.file.bandwidth[_LOAD].at(point.row_bytes, point.threads)
 
 
