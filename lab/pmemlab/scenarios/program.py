@@ -23,7 +23,7 @@ from pmemlab.machines.protocol import Machine
 from pmemlab.scenarios.document import Scenario, Workload
 from pmemlab.schema import AnyNumber, Document, FieldError, File, MaybeEmpty, Must, Positive, Text
 from pmemlab.topology import Topology
-from pmemlab.workloads.looking import ANSWER, LOOK, QUESTION
+from pmemlab.workloads.witness_protocol import ANSWER, LOOK_REQUEST, QUESTION
 
 __all__ = [
     "RowSearch",
@@ -149,7 +149,7 @@ class RowSearch:
         """JSON, a list with an entry for each claim; None if the program never asked."""
 
     def on_line(self, line: str) -> None:
-        if line.strip() != LOOK:
+        if line.strip() != LOOK_REQUEST:
             return
         files = [f"{self._folder}/{name}" for name in (QUESTION, ANSWER)]
         command = [self._machine.python, "-S", "-m", "pmemlab.workloads.witness", *files]

@@ -21,8 +21,8 @@ from typing import Any, Final
 import embstore as es
 from pmemlab.errors import LabError
 from pmemlab.workloads.evidence import TableEvidence, ask_witness, examine_tables, seen_of
-from pmemlab.workloads.looking import ANSWER, FOLDER_VARIABLE, LOOK, QUESTION
 from pmemlab.workloads.witness import Claim, Seen
+from pmemlab.workloads.witness_protocol import ANSWER, FOLDER_VARIABLE, LOOK_REQUEST, QUESTION
 
 __all__ = ["print_run"]
 
@@ -89,7 +89,7 @@ def _ask_lab(claims: Sequence[Claim], folder: Path) -> list[Seen]:
     ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)
     question = {"pid": os.getpid(), "claims": [vars(claim) for claim in claims]}
     (folder / QUESTION).write_text(json.dumps(question), encoding="utf-8")
-    print(LOOK, file=sys.stderr, flush=True)
+    print(LOOK_REQUEST, file=sys.stderr, flush=True)
     answer = folder / ANSWER
     deadline = time.monotonic() + _LIMIT_S
     while not answer.exists():

@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 import embstore as es
-from pmemlab.workloads.beside_rows import beside_rows, on_host
 from pmemlab.workloads.evidence import forget_cached_pages
 from pmemlab.workloads.hashing import splitmix64
 from pmemlab.workloads.keeping import Keeping, demand_steps_left
 from pmemlab.workloads.run import ColdRows, LookupClock, PlainCount, Run
 from pmemlab.workloads.steps import RunOptions, Trained, run_steps
 from pmemlab.workloads.synthetic import draw_ranks
+from pmemlab.workloads.table_memory import on_host, on_table_memory
 
 __all__ = ["Rows", "TableOptions", "train"]
 
@@ -98,14 +98,14 @@ def train(
             total = 0.0
             for number, variable in enumerate(tables):
                 keys = batches.keys(number, index)
-                batch = beside_rows(variable, keys)
+                batch = on_table_memory(variable, keys)
                 started = time.perf_counter()
                 rows = on_host(variable.lookup(batch, train=True))
                 clock.seconds += time.perf_counter() - started
                 clock.rows += keys.size
                 errors = rows - _targets(keys, table_options.dim)
                 total += float(np.square(errors, dtype=np.float64).mean())
-                variable.apply_gradients(batch, beside_rows(variable, errors))
+                variable.apply_gradients(batch, on_table_memory(variable, errors))
             return total / len(tables)
 
         def exported() -> list[Mapping[str, NDArray[Any]]]:

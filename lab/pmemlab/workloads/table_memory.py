@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 import embstore as es
 
-__all__ = ["beside_rows", "on_host"]
+__all__ = ["on_host", "on_table_memory"]
 
 
-def beside_rows(
+def on_table_memory(
     variable: es.EmbeddingVariable, array: NDArray[Any]
 ) -> NDArray[Any] | es.DeviceArray:
     """Returns ids or gradients in the memory where the variable needs no copy of its own."""
