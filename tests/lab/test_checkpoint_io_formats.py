@@ -14,7 +14,7 @@ import torch
 from checkpoints import every_format, flip_bit, make_format, step_of, uniform_checkpoint
 from checkpoints import varied_checkpoint as varied
 
-from benchmarks.checkpoint_io.checkpoint import Checkpoint, demand_same_bits
+from benchmarks.checkpoint_io.checkpoint import Checkpoint, check_same_bits
 from benchmarks.checkpoint_io.errors import (
     CheckpointInUseError,
     DamagedCheckpointError,
@@ -38,7 +38,7 @@ def saved(chosen: Format, checkpoint: Checkpoint) -> Checkpoint:
 def test_a_loaded_checkpoint_has_the_bits_that_were_saved(name: str, tmp_path: Path) -> None:
     chosen = make_format(name, tmp_path)
     content = saved(chosen, varied())
-    demand_same_bits(chosen.load(PhaseClock()), content)
+    check_same_bits(chosen.load(PhaseClock()), content)
     chosen.close()
 
 
@@ -48,7 +48,7 @@ def test_a_newer_save_replaces_an_older_one(name: str, tmp_path: Path) -> None:
     for step in range(1, 5):
         content = saved(chosen, uniform_checkpoint(step))
         assert step_of(chosen.load(PhaseClock())) == step
-        demand_same_bits(chosen.load(PhaseClock()), content)
+        check_same_bits(chosen.load(PhaseClock()), content)
     chosen.close()
 
 
@@ -99,7 +99,7 @@ def test_flipped_bits_are_noticed_if_the_format_promises_it(name: str, tmp_path:
         whole = file.read_bytes()
         flip_bit(file, moments.randrange(len(whole)), moments.randrange(8))
         try:
-            demand_same_bits(chosen.load(PhaseClock()), content)
+            check_same_bits(chosen.load(PhaseClock()), content)
         except DamagedCheckpointError as error:
             errors.append(str(error))
         except DifferentBytesError:
@@ -134,7 +134,7 @@ def test_writing_to_a_loaded_tensor_does_not_change_the_file(name: str, tmp_path
     content = saved(chosen, uniform_checkpoint(1))
     for tensor in chosen.load(PhaseClock()).tensors.values():
         tensor.fill_(9)
-    demand_same_bits(chosen.load(PhaseClock()), content)
+    check_same_bits(chosen.load(PhaseClock()), content)
     chosen.close()
 
 
@@ -181,7 +181,7 @@ def test_a_full_medium_is_an_error_that_names_the_file_and_loses_nothing(
     larger = chosen.content_of(uniform_checkpoint(2, tensors=60))
     with no_larger_files(100_000), pytest.raises((OSError, EmbStoreError), match=str(tmp_path)):
         chosen.save(larger, PhaseClock())
-    demand_same_bits(chosen.load(PhaseClock()), content)
+    check_same_bits(chosen.load(PhaseClock()), content)
     assert not [entry for entry in tmp_path.iterdir() if "unfinished" in entry.name]
     chosen.close()
 
@@ -230,10 +230,10 @@ def test_a_missing_library_is_named_with_how_to_get_it(
 def test_bits_that_compare_equal_as_numbers_are_told_apart() -> None:
     zero, minus = torch.zeros(1), -torch.zeros(1)
     with pytest.raises(DifferentBytesError, match="x has other bits"):
-        demand_same_bits(Checkpoint({"x": zero}), Checkpoint({"x": minus}))
+        check_same_bits(Checkpoint({"x": zero}), Checkpoint({"x": minus}))
     nan = torch.tensor([float("nan")])
-    demand_same_bits(Checkpoint({"x": nan}), Checkpoint({"x": nan.clone()}))
+    check_same_bits(Checkpoint({"x": nan}), Checkpoint({"x": nan.clone()}))
     with pytest.raises(DifferentBytesError, match="other tensors"):
-        demand_same_bits(Checkpoint({}), Checkpoint({"x": zero}))
+        check_same_bits(Checkpoint({}), Checkpoint({"x": zero}))
     with pytest.raises(DifferentBytesError, match=r"x is torch\.float32"):
-        demand_same_bits(Checkpoint({"x": zero}), Checkpoint({"x": zero.int()}))
+        check_same_bits(Checkpoint({"x": zero}), Checkpoint({"x": zero.int()}))

@@ -16,7 +16,7 @@ import torch
 from checkpoints import flip_bit, need_libpmem, step_of, uniform_checkpoint
 
 from benchmarks.checkpoint_io import mapped_file
-from benchmarks.checkpoint_io.checkpoint import Checkpoint, demand_same_bits
+from benchmarks.checkpoint_io.checkpoint import Checkpoint, check_same_bits
 from benchmarks.checkpoint_io.errors import CheckpointInUseError, DamagedCheckpointError
 from benchmarks.checkpoint_io.libpmem import PersistentMapping
 from benchmarks.checkpoint_io.mapped_file.slots import SlotFile
@@ -280,4 +280,4 @@ def test_tensors_of_a_dtype_that_the_format_lacks_are_refused_by_name(path: Path
 def test_a_checkpoint_without_tensors_can_be_saved_and_loaded(path: Path) -> None:
     empty = Checkpoint({}, {"step": 0})
     mapped_file.save(path, empty, PhaseClock())
-    demand_same_bits(load(path), empty)
+    check_same_bits(load(path), empty)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from checkpoints import make_format
 
-from benchmarks.checkpoint_io.checkpoint import Checkpoint, demand_same_bits
+from benchmarks.checkpoint_io.checkpoint import Checkpoint, check_same_bits
 from benchmarks.checkpoint_io.errors import DifferentBytesError
 from benchmarks.checkpoint_io.formats import FORMATS
 from benchmarks.checkpoint_io.images import generated_images
@@ -51,7 +51,7 @@ def test_two_steps_a_save_a_load_and_two_steps_equal_four_steps(name: str, tmp_p
     second.resume(chosen.load(PhaseClock()))
     second.step()
     second.step()
-    demand_same_bits(second.checkpoint(), expected)
+    check_same_bits(second.checkpoint(), expected)
 
 
 @pytest.mark.parametrize("left_out", ["generator", "momentum_buffer", "running_mean", "schedule"])
@@ -77,7 +77,7 @@ def test_each_part_of_the_state_is_needed_for_the_same_bits(left_out: str) -> No
     fresh.step()
     fresh.step()
     with pytest.raises(DifferentBytesError):
-        demand_same_bits(fresh.checkpoint(), expected)
+        check_same_bits(fresh.checkpoint(), expected)
 
 
 def test_training_with_other_settings_cannot_resume_from_a_checkpoint() -> None:
@@ -94,4 +94,4 @@ def test_a_checkpoint_before_the_first_step_has_no_momentum_and_can_be_resumed()
     other = trainer(seed=99)
     other.resume(start)
     other.step()
-    demand_same_bits(other.checkpoint(), expected)
+    check_same_bits(other.checkpoint(), expected)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from benchmarks.checkpoint_io.errors import DifferentBytesError
 
-__all__ = ["Checkpoint", "demand_same_bits", "touch"]
+__all__ = ["Checkpoint", "check_same_bits", "touch"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Checkpoint:
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
 
-def demand_same_bits(found: Checkpoint, expected: Checkpoint) -> None:
+def check_same_bits(found: Checkpoint, expected: Checkpoint) -> None:
     """Raise DifferentBytesError, which names the first tensor that has other bits."""
     if list(found.tensors) != list(expected.tensors):
         different = set(found.tensors) ^ set(expected.tensors)

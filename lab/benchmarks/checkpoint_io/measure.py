@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.checkpoint_io.background import BackgroundSaver
-from benchmarks.checkpoint_io.checkpoint import Checkpoint, demand_same_bits, touch
+from benchmarks.checkpoint_io.checkpoint import Checkpoint, check_same_bits, touch
 from benchmarks.checkpoint_io.errors import DifferentBytesError
 from benchmarks.checkpoint_io.formats import FILE_FORMATS, FORMATS, MAPPED_FORMATS, Format
 from benchmarks.checkpoint_io.medium import Medium
@@ -259,7 +259,7 @@ class _Arm:
             reads = 1 if paced_as.has_page_cache else self._format.reads_of_a_byte
             paced_s = paced_as.wait_for_load(reads * sum(part.length for part in parts), clock)
         try:
-            demand_same_bits(loaded, self._content)
+            check_same_bits(loaded, self._content)
         except DifferentBytesError as error:
             raise DifferentBytesError(f"{arm}: {error}") from error
         del loaded

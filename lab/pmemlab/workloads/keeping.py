@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 __all__ = [
     "Keeping",
     "Resumed",
-    "demand_steps_left",
+    "check_steps_left",
     "kept_step",
+    "report_resumed",
+    "report_saved",
+    "report_trained",
     "resumed_from",
-    "tell_kept",
-    "tell_resumed",
-    "tell_trained",
 ]
 
 _KEPT: Final = re.compile(r"kept: step (\d+)")
@@ -54,7 +54,7 @@ class Keeping:
     def restore(self, variables: Sequence[es.EmbeddingVariable]) -> int:
         """Restore the newest save, if there is one; return the number of steps done by then.
 
-        The caller must call `tell_resumed`, as only the caller knows the restored content's
+        The caller must call `report_resumed`, as only the caller knows the restored content's
         checksum. Raises EmbStoreError for a save that can't be read: a run must not silently start
         over.
         """
@@ -74,11 +74,11 @@ class Keeping:
         if steps % self.every:
             return False
         es.save(self.folder, variables, steps)
-        tell_kept(steps)
+        report_saved(steps)
         return True
 
 
-def demand_steps_left(kept_in: Path, done: int, steps: int) -> None:
+def check_steps_left(kept_in: Path, done: int, steps: int) -> None:
     """Raises DataError if the checkpoint already has all the requested steps."""
     from pmemlab.workloads.batches import DataError  # imports NumPy
 
@@ -88,28 +88,28 @@ def demand_steps_left(kept_in: Path, done: int, steps: int) -> None:
         )
 
 
-def tell_trained(steps: int) -> None:
+def report_trained(steps: int) -> None:
     """Prints the number of trained steps; a scenario may cut the power at this line."""
     _tell(f"trained: step {steps}")
 
 
-def tell_kept(steps: int) -> None:
+def report_saved(steps: int) -> None:
     """Prints that a checkpoint was saved. REQUIRES: the checkpoint is on the medium."""
     _tell(f"kept: step {steps}")
 
 
-def tell_resumed(resumed: Resumed) -> None:
+def report_resumed(resumed: Resumed) -> None:
     _tell(f"goes on from: step {resumed.step}, sha256 {resumed.sha256}")
 
 
 def kept_step(line: str) -> int | None:
-    """Returns the step of a line that `tell_kept` printed; None for any other line."""
+    """Returns the step of a line that `report_saved` printed; None for any other line."""
     match = _KEPT.fullmatch(line)
     return int(match[1]) if match else None
 
 
 def resumed_from(line: str) -> Resumed | None:
-    """Parses a line that `tell_resumed` printed; returns None for any other line."""
+    """Parses a line that `report_resumed` printed; returns None for any other line."""
     match = _RESUMED.fullmatch(line)
     return Resumed(int(match[1]), match[2]) if match else None
 

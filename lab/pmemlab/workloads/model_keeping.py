@@ -25,7 +25,7 @@ from embstore.errors import EmbStoreError, InvalidArgumentError
 from embstore.options import TIER_KINDS, TierKind
 from pmemlab.whole_file import sync_folder
 from pmemlab.workloads.batches import DataError
-from pmemlab.workloads.keeping import demand_steps_left, tell_kept
+from pmemlab.workloads.keeping import check_steps_left, report_saved
 
 __all__ = ["DensePart", "ModelKeeping", "read_back", "refusal_to_keep", "write_durably"]
 
@@ -94,7 +94,7 @@ class ModelKeeping:
                     es.discard_persisted([variable])
             return 0
         done = es.restore_persisted(tables, self._checkpoints)
-        demand_steps_left(self.folder, done, steps)
+        check_steps_left(self.folder, done, steps)
         path = self._dense_path(done)
         arrays = read_back(path)
         try:
@@ -122,7 +122,7 @@ class ModelKeeping:
             raise DataError(
                 f"{error.filename or path}: can't be written: {error.strerror}"
             ) from error
-        tell_kept(steps)
+        report_saved(steps)
         return True
 
     @property

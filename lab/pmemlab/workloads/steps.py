@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import embstore as es
 from pmemlab.workloads.evidence import TableEvidence, checkpoint_sha256, examine_tables
-from pmemlab.workloads.keeping import Resumed, tell_resumed, tell_trained
+from pmemlab.workloads.keeping import Resumed, report_resumed, report_trained
 from pmemlab.workloads.placements import NO_PLACEMENTS, Placements
 from pmemlab.workloads.predicting import Predicting
 from pmemlab.workloads.run import DivergedError, LookupClock, Run
@@ -87,7 +87,7 @@ def run_steps(
 
     if trained.keep and first:
         checksum(first)
-        tell_resumed(Resumed(first, checksums[first]))
+        report_resumed(Resumed(first, checksums[first]))
     predicting = (
         Predicting(tables, placements.predict, placements.here) if placements.predict else None
     )
@@ -102,7 +102,7 @@ def run_steps(
                 raise DivergedError(f"step {done}: the loss is {losses[-1]}")
             options.progress(done, losses[-1])
             if trained.keep and done < last:  # a resumed run needs a step to train
-                tell_trained(done)
+                report_trained(done)
                 saves += trained.keep(done)
             if options.checksums_every and done % options.checksums_every == 0:
                 paused = time.perf_counter()

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 import embstore as es
 from pmemlab.workloads.evidence import forget_cached_pages
 from pmemlab.workloads.hashing import splitmix64
-from pmemlab.workloads.keeping import Keeping, demand_steps_left
+from pmemlab.workloads.keeping import Keeping, check_steps_left
 from pmemlab.workloads.run import ColdRows, LookupClock, PlainCount, Run
 from pmemlab.workloads.steps import RunOptions, Trained, run_steps
 from pmemlab.workloads.synthetic import draw_ranks
@@ -90,7 +90,7 @@ def train(
         if keeping:
             first = keeping.restore(tables)
         if kept_in:
-            demand_steps_left(kept_in, first, last)
+            check_steps_left(kept_in, first, last)
         clock = LookupClock()
         exports: list[Mapping[str, NDArray[Any]]] = []
 
