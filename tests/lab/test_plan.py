@@ -281,7 +281,7 @@ def test_rows_in_the_cpu_s_cache_cause_no_device_accesses() -> None:
 def test_apply_reads_a_lower_tier_s_weights_again_unless_the_cpu_has_cached_them() -> None:
     placement = LeastRecent(BoundedZipf(1_000_000, 1.0), [100_000])  # LRU promotes rows
 
-    def bytes_a_row(cpu_cache_bytes: int, threads: int) -> float:
+    def step_row_bytes(cpu_cache_bytes: int, threads: int) -> float:
         dram = replace(DRAM, cpu_cache_bytes=cpu_cache_bytes)
         placed = Placed(StorageType.DRAM_PMEM, (dram, PMEM), dram)
         step = step_accesses(
@@ -291,9 +291,9 @@ def test_apply_reads_a_lower_tier_s_weights_again_unless_the_cpu_has_cached_them
         return sum(a.rate * a.size_bytes for a in loads) / step.moved_rows
 
     weights, row, header = 256, 512, 48
-    assert bytes_a_row(0, threads=1) == pytest.approx(weights + row + header)
-    assert bytes_a_row(8 << 20, threads=1) == pytest.approx(row + header)
-    assert bytes_a_row(8 << 20, threads=16) == pytest.approx(weights + row + header)
+    assert step_row_bytes(0, threads=1) == pytest.approx(weights + row + header)
+    assert step_row_bytes(8 << 20, threads=1) == pytest.approx(row + header)
+    assert step_row_bytes(8 << 20, threads=16) == pytest.approx(weights + row + header)
 
 
 def test_if_no_plan_fits_the_error_says_how_many_machines_would() -> None:

@@ -11,7 +11,7 @@ import embstore as es
 from embstore.bench import memory_process
 from embstore.options import TIER_KINDS, TierKind
 from pmemlab.errors import PlanError
-from pmemlab.model.planning.row_bytes import RowShape, bytes_a_row, optimizer_of
+from pmemlab.model.planning.row_bytes import RowShape, optimizer_of, row_bytes_in_tier
 
 
 @pytest.mark.parametrize("dim", [1, 4, 7, 16, 33, 64])
@@ -44,7 +44,7 @@ def test_an_ssdhash_tier_s_files_have_the_planned_bytes(tmp_path: Path) -> None:
         variable.drain()
         below = variable.stats()["tiers"][1]["rows"]
         on_disk = sum(path.stat().st_size for path in tmp_path.rglob("*.ssdhash"))
-    planned = bytes_a_row(RowShape(dim, 1), TIER_KINDS[es.StorageType.DRAM_SSDHASH], 1)
+    planned = row_bytes_in_tier(RowShape(dim, 1), TIER_KINDS[es.StorageType.DRAM_SSDHASH], 1)
     assert planned.record == 64 + 2 * 64
     assert planned.tier == 2 * planned.record
     # Rows that are gathered for the next write aren't on the disk yet.
@@ -66,7 +66,7 @@ def test_planned_dram_beside_rows_matches_the_growth_of_a_process(
         memory_process.Request(storage_type, tier, rows, 1024, 16, 1, "hashed", str(tmp_path))
     )
     kinds = TIER_KINDS[es.StorageType[storage_type]]
-    planned = bytes_a_row(RowShape(16, 1), kinds, tier).dram
+    planned = row_bytes_in_tier(RowShape(16, 1), kinds, tier).dram
     buffers = 12 << 20
     assert 0.7 * planned * rows <= measured.dram_bytes <= 1.35 * planned * rows + buffers
 
@@ -74,16 +74,16 @@ def test_planned_dram_beside_rows_matches_the_growth_of_a_process(
 def test_each_tier_has_its_own_bytes_per_row() -> None:
     shape = RowShape(64, 1)
     assert shape.row_bytes == 512
-    alone = bytes_a_row(shape, TIER_KINDS[es.StorageType.DRAM], 0)
+    alone = row_bytes_in_tier(shape, TIER_KINDS[es.StorageType.DRAM], 0)
     assert (alone.tier, alone.dram) == (512 + 16, 20.9)
     three = TIER_KINDS[es.StorageType.DRAM_PMEM_SSDHASH]
-    first, middle, last = (bytes_a_row(shape, three, tier) for tier in range(3))
+    first, middle, last = (row_bytes_in_tier(shape, three, tier) for tier in range(3))
     assert (first.tier, first.dram) == (512, 20.8 + 32 + 16)
     assert (middle.tier, middle.dram) == (512 + 48, 37.5)
     assert (last.tier, last.dram) == (2 * (512 + 64), 22.1)
-    below = bytes_a_row(shape, (TierKind.DRAM, TierKind.PMEM), 1)
+    below = row_bytes_in_tier(shape, (TierKind.DRAM, TierKind.PMEM), 1)
     assert (below.tier, below.dram) == (512 + 48, 21.4)
-    leveldb = bytes_a_row(shape, TIER_KINDS[es.StorageType.DRAM_LEVELDB], 1)
+    leveldb = row_bytes_in_tier(shape, TIER_KINDS[es.StorageType.DRAM_LEVELDB], 1)
     assert leveldb.tier == pytest.approx(1.11 * (512 + 85))
 
 

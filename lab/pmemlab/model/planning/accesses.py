@@ -20,7 +20,7 @@ from embstore.options import TierKind
 from pmemlab.model.planning.hit_rates import CpuCache, LeastFrequent, Placement
 from pmemlab.model.planning.memory_mode import direct_mapped_misses
 from pmemlab.model.planning.popularity import Floats
-from pmemlab.model.planning.row_bytes import ON_SSD, RowShape, bytes_a_row
+from pmemlab.model.planning.row_bytes import ON_SSD, RowShape, row_bytes_in_tier
 from pmemlab.model.planning.tiers import Placed
 
 __all__ = [
@@ -180,7 +180,7 @@ def step_accesses(
         if rate > 0:
             found.append(DeviceAccess(tier, device.name, access, size_bytes, rate))
 
-    each_row = [bytes_a_row(shape, kinds, tier) for tier in tiers]
+    each_row = [row_bytes_in_tier(shape, kinds, tier) for tier in tiers]
     if bus is None:
         uncached = in_tier(0, lambda p: p * cpu.missing(p))
         count(None, Access.LOAD, INDEX_LINE_BYTES, uncached + missed)

@@ -84,9 +84,9 @@ class LeastRecent(Placement):
 class CpuCache:
     """The CPU's last-level cache in front of a tier, modelled as an LRU cache of rows."""
 
-    def __init__(self, popularity: Popularity, cache_bytes: int, bytes_a_row: int) -> None:
-        """cache_bytes: 0 for no cache. bytes_a_row: bytes of a row that a step touches."""
-        self._time = characteristic_time(popularity, cache_bytes // bytes_a_row)
+    def __init__(self, popularity: Popularity, cache_bytes: int, row_bytes: int) -> None:
+        """cache_bytes: 0 for no cache. row_bytes: bytes of a row that a step touches."""
+        self._time = characteristic_time(popularity, cache_bytes // row_bytes)
 
     def missing(self, p: Floats) -> Floats:
         """Returns the share of look-ups that miss the cache, for rows of probabilities p."""

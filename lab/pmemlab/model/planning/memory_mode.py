@@ -15,13 +15,13 @@ _MOMENTS = 400
 
 
 def direct_mapped_misses(
-    popularity: Popularity, bytes_a_row: int, cache_bytes: int, cpu_cache_bytes: int = 0
+    popularity: Popularity, row_bytes: int, cache_bytes: int, cpu_cache_bytes: int = 0
 ) -> float:
     """Returns the share of look-ups that find their row neither in the CPU's nor in the memory's
     cache.
 
     Rows lie anywhere, so any other row maps to the same line of the cache with probability q =
-    bytes_a_row / cache_bytes. A line is still there after t look-ups if none of the rows with the
+    row_bytes / cache_bytes. A line is still there after t look-ups if none of the rows with the
     same place was looked up meanwhile: with probability exp(-q D(t)), where D(t) is the number of
     distinct rows in t look-ups. A row of probability p is looked up again after t look-ups with
     density p exp(-p t). The sum over all rows is -D''(t), so hits are the integral of -D''(t)
@@ -29,8 +29,8 @@ def direct_mapped_misses(
     LeastRecent). Integrated by parts, and subtracted from the D'(T) look-ups that miss the CPU's
     cache: misses = D'(T) (1 - exp(-q D(T))) + q * integral of D'(t)**2 exp(-q D(t)).
     """
-    q = bytes_a_row / cache_bytes
-    begin = characteristic_time(popularity, cpu_cache_bytes // bytes_a_row)
+    q = row_bytes / cache_bytes
+    begin = characteristic_time(popularity, cpu_cache_bytes // row_bytes)
     if begin == float("inf"):
         return 0.0
     # Long after even the least popular row was looked up.

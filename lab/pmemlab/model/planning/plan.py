@@ -20,7 +20,7 @@ from pmemlab.model.planning.hit_rates import LeastFrequent, LeastRecent, Placeme
 from pmemlab.model.planning.planned_tables import PlannedTable
 from pmemlab.model.planning.popularity import Popularity
 from pmemlab.model.planning.prices import Holding, MachineShape, Prices
-from pmemlab.model.planning.row_bytes import bytes_a_row
+from pmemlab.model.planning.row_bytes import row_bytes_in_tier
 from pmemlab.model.planning.settings import BATCH_IDS, Settings, require
 from pmemlab.model.planning.shared_caches import CacheUser, SharedCache
 from pmemlab.model.planning.step_time import LookupTime, lookup_time
@@ -254,7 +254,7 @@ class _Candidate:
         self._tier_bytes = [0] * len(tiers)
         self._index_bytes = 0
         for table, placement in zip(workload.tables, placements, strict=True):
-            each_row = [bytes_a_row(table.shape, placed.kinds, tier) for tier in tiers]
+            each_row = [row_bytes_in_tier(table.shape, placed.kinds, tier) for tier in tiers]
             rows = placement.tier_rows
             for tier in tiers:
                 self._tier_bytes[tier] += math.ceil(rows[tier] * each_row[tier].tier)

@@ -10,7 +10,7 @@ from embstore.optimizers import Optimizer
 from embstore.options import TierKind
 from pmemlab.errors import PlanError
 
-__all__ = ["RowShape", "TierBytes", "bytes_a_row", "optimizer_of"]
+__all__ = ["RowShape", "TierBytes", "optimizer_of", "row_bytes_in_tier"]
 
 ON_SSD = frozenset({TierKind.SSDHASH, TierKind.LEVELDB})
 
@@ -75,7 +75,7 @@ class TierBytes:
     header: int = 0
 
 
-def bytes_a_row(shape: RowShape, kinds: tuple[TierKind, ...], tier: int) -> TierBytes:
+def row_bytes_in_tier(shape: RowShape, kinds: tuple[TierKind, ...], tier: int) -> TierBytes:
     """Returns the bytes of a row in one tier. kinds: the storage type's tiers, fastest first."""
     kind, row = kinds[tier], shape.row_bytes
     if kind is TierKind.HBM:
