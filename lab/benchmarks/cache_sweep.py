@@ -29,7 +29,7 @@ from pmemlab.model.planning.row_bytes import RowShape
 from pmemlab.model.prediction import RanIn, caches_before, predict_run
 from pmemlab.report.documents import FirstTier
 from pmemlab.workloads.placements import Placement
-from pmemlab.workloads.predicting import MOST_PHASES
+from pmemlab.workloads.predicting import MAX_PHASES
 from pmemlab.workloads.synthetic import draw_ranks
 
 __all__ = ["TableShape", "sweep"]
@@ -146,7 +146,7 @@ def _run(
 
     with _table(shape, first_tier_bytes, folder) as table:
         # Record from the first row on, so that the simulated caches are warm in the counted steps.
-        with es.record_accesses(table, caches=caches, most_phases=MOST_PHASES) as recording:
+        with es.record_accesses(table, caches=caches, most_phases=MAX_PHASES) as recording:
             for start in range(0, shape.rows, _FILLED_AT_ONCE):
                 part = keys[start : start + _FILLED_AT_ONCE]
                 table.apply_gradients(part, np.zeros((part.size, shape.dim), np.float32))

@@ -25,7 +25,7 @@ from pmemlab.errors import LabError, MachineDiedError, ProofError
 from pmemlab.machines.container import labels
 from pmemlab.machines.container import machine as container_machine
 from pmemlab.machines.container.clone import Clone
-from pmemlab.machines.container.health import has_its_power_cut, is_proved, wait_until_proved
+from pmemlab.machines.container.health import is_proved, is_without_power, wait_until_proved
 from pmemlab.machines.container.inventory import owner_label, sweep_abandoned
 from pmemlab.machines.container.machine import open_container_machine, runs_in_the_lab
 from pmemlab.machines.container.user_topology import topology_label
@@ -129,9 +129,9 @@ def test_a_lab_machine_that_is_given_back_without_power_is_restarted(engine: Eng
 
 
 def test_a_machine_that_was_left_without_power_is_recognised(engine: Engine) -> None:
-    assert not has_its_power_cut(engine.container)
+    assert not is_without_power(engine.container)
     engine.has_power = False
-    assert has_its_power_cut(engine.container)
+    assert is_without_power(engine.container)
 
 
 @pytest.mark.usefixtures("guest")

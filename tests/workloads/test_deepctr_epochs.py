@@ -19,7 +19,7 @@ from benchmarks.criteo_deepctr.epochs import (
     GeneratedEpochs,
     Order,
     Worker,
-    own_part,
+    worker_batches,
 )
 from benchmarks.criteo_deepctr.feature_keys import feature_keys
 from pmemlab.workloads.batches import Batch, DataError
@@ -35,7 +35,7 @@ sizes = st.integers(1, 60)
 
 def parts(rows: int, order: Order, workers: int) -> list[list[list[int]]]:
     return [
-        list(own_part(iter(range(rows)), order, Worker(number, workers)))
+        list(worker_batches(iter(range(rows)), order, Worker(number, workers)))
         for number in range(workers)
     ]
 
@@ -65,7 +65,7 @@ def test_every_row_is_trained_once_except_for_fewer_rows_than_workers(
 
 def test_the_order_follows_from_seed_and_epoch() -> None:
     def first(order: Order) -> list[list[int]]:
-        return list(own_part(iter(range(100)), order, Worker()))
+        return list(worker_batches(iter(range(100)), order, Worker()))
 
     assert first(ORDER) == first(ORDER)
     others = [replace(ORDER, epoch=1), replace(ORDER, seed=2)]
@@ -83,7 +83,7 @@ def test_no_more_rows_are_held_than_are_shuffled() -> None:
             read += 1
             yield read
 
-    own = own_part(endless(), ORDER, Worker(1, 2))
+    own = worker_batches(endless(), ORDER, Worker(1, 2))
     for batch in range(1, 100):
         next(own)
         assert read <= 2 * batch * ORDER.batch_size + ORDER.shuffled_rows

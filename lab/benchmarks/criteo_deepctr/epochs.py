@@ -16,7 +16,7 @@ from pmemlab.workloads.batches import Batch, DataError
 from pmemlab.workloads.criteo import CriteoSource
 from pmemlab.workloads.synthetic import SyntheticSource
 
-__all__ = ["Epochs", "FileEpochs", "GeneratedEpochs", "Order", "Worker", "own_part"]
+__all__ = ["Epochs", "FileEpochs", "GeneratedEpochs", "Order", "Worker", "worker_batches"]
 
 SHUFFLED_ROWS: Final = 65_536
 
@@ -51,7 +51,7 @@ class Epochs(Protocol):
     """A source of training rows and held-out rows."""
 
     def batches(self, order: Order, worker: Worker) -> Iterator[Batch]:
-        """Yield the worker's part of the rows to train on, each row once: see `own_part`."""
+        """Yield the worker's part of the rows to train on, each row once: see `worker_batches`."""
 
     def held_out(self) -> Batch:
         """Returns the held-out rows."""
@@ -62,7 +62,7 @@ class Epochs(Protocol):
         """
 
 
-def own_part(rows: Iterator[_T], order: Order, worker: Worker) -> Iterator[list[_T]]:
+def worker_batches(rows: Iterator[_T], order: Order, worker: Worker) -> Iterator[list[_T]]:
     """Shuffle rows, cut them into batches, and yield one worker's batches: of n workers the r-th
     has the batches r, r + n, ...
 
@@ -95,7 +95,7 @@ class FileEpochs:
     held_out_rows: int
 
     def batches(self, order: Order, worker: Worker) -> Iterator[Batch]:
-        for lines in own_part(self.source.training_lines(), order, worker):
+        for lines in worker_batches(self.source.training_lines(), order, worker):
             yield self.source.parse(lines)
 
     def held_out(self) -> Batch:

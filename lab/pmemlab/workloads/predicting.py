@@ -9,9 +9,9 @@ from typing import Any
 import embstore as es
 from pmemlab.workloads.placements import Placement
 
-__all__ = ["MOST_PHASES", "Predicting"]
+__all__ = ["MAX_PHASES", "Predicting"]
 
-MOST_PHASES = 1 << 21
+MAX_PHASES = 1 << 21
 """The most phases that a recording of a whole run keeps."""
 
 
@@ -36,9 +36,7 @@ class Predicting:
         self._placements = (as_here, *placements)
         self._here = here
         self._caches = caches_before([*placements, here])
-        self._recording = es.record_accesses(
-            variables, caches=self._caches, most_phases=MOST_PHASES
-        )
+        self._recording = es.record_accesses(variables, caches=self._caches, most_phases=MAX_PHASES)
         self._from_ns = 0
 
     def reset(self) -> None:

@@ -16,8 +16,8 @@ from pmemlab.proof import Proof
 __all__ = [
     "STATE_FOLDER",
     "has_ended",
-    "has_its_power_cut",
     "is_proved",
+    "is_without_power",
     "last_log_lines",
     "read_proof",
     "wait_until_proved",
@@ -39,7 +39,7 @@ def has_ended(container: Container) -> bool:
     return container.status not in ("created", "running")
 
 
-def has_its_power_cut(container: Container) -> bool:
+def is_without_power(container: Container) -> bool:
     """Returns whether the container runs while its machine is without power."""
     if container.status != "running":
         return False

@@ -21,7 +21,7 @@ from pmemlab.machines.container.container_link import container_link
 from pmemlab.machines.container.creation import start_throwaway
 from pmemlab.machines.container.health import (
     has_ended,
-    has_its_power_cut,
+    is_without_power,
     read_proof,
     wait_until_proved,
 )
@@ -161,7 +161,7 @@ def open_container_machine(
     try:
         if has_ended(container):  # an earlier user has reported its death
             container.start()
-        elif has_its_power_cut(container):  # by a process killed before it switched on again
+        elif is_without_power(container):  # by a process killed before it switched on again
             container.restart(timeout=0)
         wait_until_proved(container)
         machine = ContainerMachine(client, topology, container, owned=False, lease=lease)

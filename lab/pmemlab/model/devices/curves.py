@@ -146,7 +146,7 @@ class LoadedLatencyCurve:
         """rows: one or more, by ascending number of threads."""
         self.rows = tuple(rows)
 
-    def most_mb_per_s(self, threads: float) -> float:
+    def max_mb_per_s(self, threads: float) -> float:
         """Returns the largest bandwidth that was measured with `threads` threads."""
         most = [row.mb_per_s[-1] for row in self.rows]
         counts = [row.threads for row in self.rows]

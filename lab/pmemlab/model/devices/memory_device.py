@@ -121,7 +121,7 @@ class MemoryDevice(FiledDevice):
         if curve == _MIXED:
             return self._fixed_point_ns(loaded, size_bytes, threads, traffic=2)
         # A streamed store fetches nothing, so only the measured bandwidth bounds it.
-        return size_bytes * threads * 1e3 / loaded.most_mb_per_s(threads)
+        return size_bytes * threads * 1e3 / loaded.max_mb_per_s(threads)
 
     def _fixed_point_ns(
         self, loaded: LoadedLatencyCurve, size_bytes: int, threads: int, traffic: int
@@ -140,7 +140,7 @@ class MemoryDevice(FiledDevice):
         if curve in self.file.bandwidth:
             return self.file.bandwidth[curve].at(size_bytes, threads)
         if curve in self.file.loaded_latency:
-            return self.file.loaded_latency[curve].most_mb_per_s(threads)
+            return self.file.loaded_latency[curve].max_mb_per_s(threads)
         if curve in self.file.ceilings:
             return self.file.ceilings[curve]
         raise self._unpublished(operation, pattern)
