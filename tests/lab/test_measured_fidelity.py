@@ -19,9 +19,9 @@ from pmemlab.model.fidelity import command, this_computer
 from pmemlab.model.fidelity.measured import (
     Comparison,
     Measured,
-    keep_measured,
+    measured_now,
     read_measured,
-    taken_now,
+    store_measurement,
 )
 from pmemlab.model.fidelity.measured_sections import measured_sections
 from pmemlab.model.fidelity.numa_nodes import NodeTraining, compare_nodes
@@ -43,12 +43,12 @@ def test_a_measurement_is_stored_with_date_and_computer_beside_the_others(
     tmp_path: Path,
 ) -> None:
     kept = tmp_path / "measured.json"
-    paced = taken_now([NEAR], ["one: why"])
-    keep_measured(kept, "paced", paced)
-    keep_measured(kept, "this-computer", taken_now([FAR], []))
+    paced = measured_now([NEAR], ["one: why"])
+    store_measurement(kept, "paced", paced)
+    store_measurement(kept, "this-computer", measured_now([FAR], []))
     assert read_measured(kept)["paced"] == paced
     assert read_measured(kept)["this-computer"].comparisons == (FAR,)
-    keep_measured(kept, "this-computer", taken_now([NEAR], []))
+    store_measurement(kept, "this-computer", measured_now([NEAR], []))
     assert read_measured(kept)["this-computer"].comparisons == (NEAR,)
     assert "UTC" in paced.when
     assert "CPUs" in paced.computer
@@ -57,14 +57,14 @@ def test_a_measurement_is_stored_with_date_and_computer_beside_the_others(
 def test_the_page_shows_the_stored_measurements_and_explains_missed_aims(tmp_path: Path) -> None:
     kept = tmp_path / "measured.json"
     assert measured_sections(kept) == ()
-    keep_measured(kept, "paced", Measured("today", "a computer", (NEAR,), ("one: why",)))
+    store_measurement(kept, "paced", Measured("today", "a computer", (NEAR,), ("one: why",)))
     (section,) = measured_sections(kept)
     assert [(row.name, row.published, row.predicted, row.reached) for row in section.rows] == [
         ("near", 100.0, 105.0, True)
     ]
     assert "today, on a computer" in section.intro
     assert section.remarks == ("one: why",)
-    keep_measured(kept, "paced", Measured("today", "a computer", (NEAR, FAR), ()))
+    store_measurement(kept, "paced", Measured("today", "a computer", (NEAR, FAR), ()))
     (section,) = measured_sections(kept)
     assert [row.name for row in section.missed] == ["far"]
     assert len(section.remarks) == 1
@@ -74,12 +74,12 @@ def test_a_full_disk_keeps_the_stored_measurements_and_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept, page = tmp_path / "measured.json", tmp_path / "FIDELITY.md"
-    keep_measured(kept, "paced", Measured("today", "here", (NEAR,), ()))
+    store_measurement(kept, "paced", Measured("today", "here", (NEAR,), ()))
     page.write_text("before")
     monkeypatch.setattr(command, "make_sections", lambda measured, **_: measured_sections(measured))
     fill_disk(monkeypatch)
     with pytest.raises(LabError, match=r"measured.json: can't be written: No space left"):
-        keep_measured(kept, "paced", Measured("later", "here", (FAR,), ()))
+        store_measurement(kept, "paced", Measured("later", "here", (FAR,), ()))
     assert read_measured(kept)["paced"].when == "today"
     assert main(["model", "fidelity", "--measured", str(kept), "--write", str(page)]) == 2
     assert page.read_text() == "before"
@@ -104,7 +104,7 @@ def test_a_damaged_file_is_refused_by_its_name(tmp_path: Path, text: str, messag
 
 def test_a_figure_that_is_not_a_number_is_refused_by_its_field(tmp_path: Path) -> None:
     kept = tmp_path / "measured.json"
-    keep_measured(kept, "paced", Measured("today", "here", (NEAR,), ()))
+    store_measurement(kept, "paced", Measured("today", "here", (NEAR,), ()))
     document = json.loads(kept.read_text())
     document["paced"]["comparisons"][0]["truth"] = "fast"
     kept.write_text(json.dumps(document))

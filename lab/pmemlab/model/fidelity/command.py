@@ -11,7 +11,12 @@ from pathlib import Path
 from rich.console import Console
 
 from pmemlab.errors import LabError
-from pmemlab.model.fidelity.measured import KEPT, Comparison, keep_measured, taken_now
+from pmemlab.model.fidelity.measured import (
+    MEASURED_FILE,
+    Comparison,
+    measured_now,
+    store_measurement,
+)
 from pmemlab.model.fidelity.page import markdown, print_sections
 from pmemlab.model.fidelity.rows import Section
 from pmemlab.model.fidelity.sections import make_sections
@@ -37,7 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--measured",
         type=Path,
-        default=KEPT,
+        default=MEASURED_FILE,
         metavar="FILE",
         help="file that keeps the results of runs (default: %(default)s)",
     )
@@ -51,19 +56,19 @@ def fidelity(arguments: argparse.Namespace) -> int:
     """Runs the command. Returns 0 whether aims were reached or not: the page shows that."""
     for option in ("measured", "write", "json"):
         check_output(f"--{option}", getattr(arguments, option))
-    is_kept = arguments.measured == KEPT or arguments.measured.exists()
+    is_kept = arguments.measured == MEASURED_FILE or arguments.measured.exists()
     if not (is_kept or arguments.paced or arguments.this_computer):
         raise LabError(
             f"--measured {arguments.measured}: there is no such file; --paced and --this-computer "
             "make one"
         )
     if arguments.paced:
-        keep_measured(arguments.measured, "paced", taken_now(*_run_paced()))
+        store_measurement(arguments.measured, "paced", measured_now(*_run_paced()))
     if arguments.this_computer is not None:
         from pmemlab.model.fidelity.this_computer import Training, compare_this_computer
 
         compared = compare_this_computer(arguments.this_computer, Training(), _messages)
-        keep_measured(arguments.measured, "this-computer", taken_now(*compared))
+        store_measurement(arguments.measured, "this-computer", measured_now(*compared))
     with _messages.status("predicting") as status:
         sections = make_sections(on_step=status.update, measured=arguments.measured)
     print_sections(results_console(), sections)

@@ -18,17 +18,17 @@ from pmemlab.schema import AnyNumber, AtLeast0, Count, Document, File, MaybeEmpt
 from pmemlab.whole_file import write_whole
 
 __all__ = [
-    "KEPT",
+    "MEASURED_FILE",
     "Comparison",
     "Kind",
     "Measured",
-    "compared",
-    "keep_measured",
+    "compare_runs",
+    "measured_now",
     "read_measured",
-    "taken_now",
+    "store_measurement",
 ]
 
-KEPT = Path(__file__).parents[3] / "FIDELITY-measured.json"
+MEASURED_FILE = Path(__file__).parents[3] / "FIDELITY-measured.json"
 Kind = Literal["paced", "this-computer"]
 
 
@@ -49,7 +49,7 @@ class Comparison(Document):
     by_curve: AtLeast0 | None = None
 
 
-def compared(
+def compare_runs(
     name: str, took_s: Sequence[float], predicted_s: Sequence[float], note: str
 ) -> Comparison:
     """Compares runs that took turns by the shortest of each: other work on the computer only adds
@@ -82,7 +82,7 @@ class _Kept(Document, aliases={"this_computer": "this-computer"}):
     this_computer: Measured | None = None
 
 
-def taken_now(comparisons: Sequence[Comparison], left_out: Sequence[str]) -> Measured:
+def measured_now(comparisons: Sequence[Comparison], left_out: Sequence[str]) -> Measured:
     """Returns results with the date and a description of this computer."""
     # Imported late: the command's options need no engine.
     from pmemlab.model.devices.measuring.target import cpu_name
@@ -93,7 +93,7 @@ def taken_now(comparisons: Sequence[Comparison], left_out: Sequence[str]) -> Mea
     return Measured(when, computer, tuple(comparisons), tuple(left_out))
 
 
-def keep_measured(path: Path, kind: Kind, measured: Measured) -> None:
+def store_measurement(path: Path, kind: Kind, measured: Measured) -> None:
     """Replaces the file's results of this kind. Raises LabError."""
     document = {kind: asdict(known) for kind, known in read_measured(path).items()}
     document[kind] = asdict(measured)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pmemlab.errors import LabError, MeasuringError
 from pmemlab.model.devices.measuring.target import NodeTarget, find_target, node_names
-from pmemlab.model.fidelity.measured import Comparison, compared
+from pmemlab.model.fidelity.measured import Comparison, compare_runs
 
 __all__ = ["NodeTraining", "compare_nodes", "nodes_to_compare"]
 
@@ -71,7 +71,7 @@ def compare_nodes(
 def _comparison(
     name: str, training: NodeTraining, runs: Sequence[_Run], predicting: Sequence[_Run]
 ) -> Comparison:
-    return compared(
+    return compare_runs(
         f"{name}, {training.steps} batches of {training.batch:,}",
         [run.seconds for run in runs],
         [run.predicted_seconds for run in predicting],

@@ -20,10 +20,10 @@ def make_sections(
     """
     from pmemlab.model.fidelity.bandwidth_section import bandwidth_section
     from pmemlab.model.fidelity.gpus import gpu_section
-    from pmemlab.model.fidelity.measured import KEPT
+    from pmemlab.model.fidelity.measured import MEASURED_FILE
     from pmemlab.model.fidelity.measured_sections import measured_sections
     from pmemlab.model.fidelity.openembedding import openembedding_sections
 
-    of_runs = measured_sections(measured or KEPT)
+    of_runs = measured_sections(measured or MEASURED_FILE)
     on_step("bandwidth: predicting published figures")
     return (bandwidth_section(), *of_runs, gpu_section(), *openembedding_sections(on_step))

@@ -23,7 +23,7 @@ from pmemlab.model.devices import DeviceModel, load_device
 from pmemlab.model.devices.measuring.affinity import on_cpus
 from pmemlab.model.devices.measuring.command import measure_device
 from pmemlab.model.devices.measuring.target import FolderTarget, NodeTarget, find_target
-from pmemlab.model.fidelity.measured import Comparison, compared
+from pmemlab.model.fidelity.measured import Comparison, compare_runs
 from pmemlab.model.fidelity.numa_nodes import (
     NodeTraining,
     compare_nodes,
@@ -105,7 +105,7 @@ def compare_disk(
         reads = max(reads, read)
         took.append(_train(folder, page_cache, training))
     way = "through the page cache" if page_cache else "direct I/O"
-    return compared(
+    return compare_runs(
         f"DRAM_SSDHASH, {way}, {training.steps} batches of {training.batch:,}",
         took,
         predicted,
