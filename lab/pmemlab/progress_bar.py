@@ -12,13 +12,13 @@ __all__ = ["progress_bar"]
 
 @contextmanager
 def progress_bar(
-    what: str, total: float | None = None, told: str = "", **fields: Any
+    title: str, total: float | None = None, column: str = "", **fields: Any
 ) -> Iterator[Callable[..., None]]:
     """Yields a function that changes the bar as `rich.progress.Progress.update` does: `completed`,
     `advance`, `total`, `description`, and `fields`. The bar is on stderr if stderr is a terminal.
 
     Otherwise nothing is shown, and rich, which takes seconds in an emulated machine, not imported.
-    total: None if unknown. told: a column after the bar, for example "loss {task.fields[loss]}".
+    total: None if unknown. column: text after the bar, for example "loss {task.fields[loss]}".
     """
     if not sys.stderr.isatty():
         yield lambda **_: None
@@ -29,9 +29,9 @@ def progress_bar(
     columns = (
         *("{task.description}", progress.BarColumn()),
         *([] if total is None else [progress.MofNCompleteColumn()]),
-        *([told] if told else []),
+        *([column] if column else []),
         progress.TimeElapsedColumn() if total is None else progress.TimeRemainingColumn(),
     )
     with progress.Progress(*columns, console=Console(stderr=True)) as shown:
-        task = shown.add_task(what, total=total, **fields)
+        task = shown.add_task(title, total=total, **fields)
         yield lambda **changed: shown.update(task, **changed)

@@ -340,8 +340,8 @@ class File:
             line = f":{mark.line + 1}" if mark else ""
             raise error_type(f"{path}{line}: not YAML: {error.problem}") from error
         except (yaml.YAMLError, ValueError, RecursionError) as error:
-            told = " ".join(str(error).split())  # a reader's error has two lines
-            raise error_type(f"{path}: not YAML: {told}") from error
+            reason = " ".join(str(error).split())  # a reader's error has two lines
+            raise error_type(f"{path}: not YAML: {reason}") from error
         return File(path, content, error_type, lines)
 
     @staticmethod

@@ -12,7 +12,7 @@ __all__ = ["progress_bar"]
 
 
 @contextlib.contextmanager
-def progress_bar(messages: Console, what: str, total: int) -> Iterator[Callable[[bool], None]]:
+def progress_bar(messages: Console, title: str, total: int) -> Iterator[Callable[[bool], None]]:
     """Yields a function to call after each try, with whether the try failed."""
     columns = (
         TextColumn("{task.description}"),
@@ -22,7 +22,7 @@ def progress_bar(messages: Console, what: str, total: int) -> Iterator[Callable[
         TextColumn("{task.fields[bad]}"),
     )
     with Progress(*columns, console=messages, transient=True) as progress:
-        task = progress.add_task(what, total=total, bad="")
+        task = progress.add_task(title, total=total, bad="")
         bad_ones = 0
 
         def advance(is_bad: bool) -> None:

@@ -36,8 +36,10 @@ def generated(rows: int, held_out_rows: int = 2000) -> GeneratedEpochs:
 def short_run(
     model: ModelOptions = SMALL,
     rows: GeneratedEpochs | None = None,
-    told: Callable[[State], None] = lambda _state: None,
+    on_progress: Callable[[State], None] = lambda _state: None,
     **options: Any,
 ) -> Result:
     given = {"batch_size": 128, "optimizer": "Adam", "learning_rate": 0.02, "seed": 5, **options}
-    return train(rows or generated(2000), model, HERE, TrainingOptions(**given), told=told)
+    return train(
+        rows or generated(2000), model, HERE, TrainingOptions(**given), on_progress=on_progress
+    )

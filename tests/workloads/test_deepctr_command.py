@@ -168,9 +168,9 @@ def test_progress_shows_rows_speed_loss_and_auc_on_a_terminal_alone(
     monkeypatch.setenv("TERM", "xterm")
     for stderr in (Terminal(), io.StringIO()):
         monkeypatch.setattr(sys, "stderr", stderr)
-        with command._progress("WDL, dim 9", 1000) as told:
-            told(State(0, 500, 1234.5, 0.6931, None))
-            told(State(1, 250, 1234.5, 0.5, 0.75))
+        with command._progress("WDL, dim 9", 1000) as on_progress:
+            on_progress(State(0, 500, 1234.5, 0.6931, None))
+            on_progress(State(1, 250, 1234.5, 0.5, 0.75))
         shown = stderr.getvalue()
         if stderr.isatty():
             assert "WDL, dim 9, epoch 2" in shown

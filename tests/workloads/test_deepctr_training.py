@@ -125,15 +125,15 @@ def test_a_saved_model_gives_the_chances_of_the_trained_one(tmp_path: Path) -> N
 
 
 def test_every_step_is_reported() -> None:
-    told: list[State] = []
-    short_run(SMALL, generated(1000), epochs=2, judge_every=5, told=told.append)
-    assert [(state.epoch, state.rows) for state in told[6:10]] == [
+    states: list[State] = []
+    short_run(SMALL, generated(1000), epochs=2, judge_every=5, on_progress=states.append)
+    assert [(state.epoch, state.rows) for state in states[6:10]] == [
         *((0, 896), (0, 1000)),
         *((1, 128), (1, 256)),
     ]
-    assert [state.auc is None for state in told] == [True] * 4 + [False] * 12
-    assert told[4].auc != told[9].auc
-    assert all(state.samples_per_s > 0 for state in told)
+    assert [state.auc is None for state in states] == [True] * 4 + [False] * 12
+    assert states[4].auc != states[9].auc
+    assert all(state.samples_per_s > 0 for state in states)
 
 
 def test_without_a_row_there_is_nothing_to_train_on() -> None:

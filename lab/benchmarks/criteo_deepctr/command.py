@@ -305,10 +305,10 @@ def _train(
         load=arguments.load,
         save=arguments.save,
     )
-    with _progress(f"{name}, dim {dim}", epochs.rows_to_train()) as told:
+    with _progress(f"{name}, dim {dim}", epochs.rows_to_train()) as on_progress:
         if workers > 1:
-            return train_together(epochs, model, tables, options, workers, told)
-        return train(epochs, model, tables, options, told=told)
+            return train_together(epochs, model, tables, options, workers, on_progress)
+        return train(epochs, model, tables, options, on_progress=on_progress)
 
 
 @contextmanager
@@ -316,7 +316,7 @@ def _progress(label: str, rows_to_train: int) -> Iterator[Callable[[State], None
     """Yields a function to call after each step. rows_to_train: per epoch, as far as known."""
     with progress_bar(label, rows_to_train, "{task.fields[figures]}", figures="") as show:
 
-        def told(state: State) -> None:
+        def on_progress(state: State) -> None:
             auc = "" if state.auc is None else f"  AUC {state.auc:.4f}"
             show(
                 description=f"{label}, epoch {state.epoch + 1}",
@@ -325,7 +325,7 @@ def _progress(label: str, rows_to_train: int) -> Iterator[Callable[[State], None
                 figures=f"{state.samples_per_s:,.0f} samples/s  loss {state.loss:.4f}{auc}",
             )
 
-        yield told
+        yield on_progress
 
 
 def _free_model() -> None:

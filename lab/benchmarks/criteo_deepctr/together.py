@@ -29,7 +29,7 @@ def train_together(
     tables: TableOptions,
     options: TrainingOptions,
     workers: int,
-    told: Callable[[State], None] = lambda _state: None,
+    on_progress: Callable[[State], None] = lambda _state: None,
 ) -> Result:
     """Like `training.train`, by several processes; returns the first worker's result.
 
@@ -46,7 +46,7 @@ def train_together(
         replace(options, checkpoint=None, load=None),
         workers=workers,
         checkpoints=options.checkpoint,
-        told=lambda rank, state: told(state) if rank == 0 else None,
+        told=lambda rank, state: on_progress(state) if rank == 0 else None,
     )
     return results[0]
 
@@ -64,8 +64,10 @@ def _train_as_one_of_them(
     worker = Worker(member.rank, member.workers)
     with _process_group(member):
         # Only the first worker reports progress; the others progress alike.
-        told = _Reporter(member) if member.rank == 0 else lambda _state: None
-        return train(epochs, model, tables, options, worker=worker, member=member, told=told)
+        on_progress = _Reporter(member) if member.rank == 0 else lambda _state: None
+        return train(
+            epochs, model, tables, options, worker=worker, member=member, on_progress=on_progress
+        )
 
 
 class _Reporter:

@@ -97,7 +97,7 @@ def train(
     *,
     worker: Worker = Worker(),  # noqa: B008  (it can't be changed)
     member: es.cluster.Worker | None = None,
-    told: Callable[[State], None] = lambda _state: None,
+    on_progress: Callable[[State], None] = lambda _state: None,
 ) -> Result:
     """Train one model, evaluate it on the held-out rows, and close its tables.
 
@@ -116,7 +116,7 @@ def train(
         model.compile(optimizer, "binary_crossentropy")
         model.optimizer.build(model.trainable_variables)
         es.keras.variables(model)  # makes them, now for this optimizer
-        run = _Run(model, epochs.held_out(), worker, told, options.judge_every)
+        run = _Run(model, epochs.held_out(), worker, on_progress, options.judge_every)
         keeper = member if member is not None and member.has_checkpoints else None
         if keeper is not None:
             run.done = load_newest_together(keeper, model, model_options) or run.done
@@ -175,7 +175,7 @@ class _Run:
         model: Any,
         held_out: Batch,
         worker: Worker,
-        told: Callable[[State], None],
+        on_progress: Callable[[State], None],
         judge_every: int,
     ) -> None:
         self.done = Progressed(0, 0)
@@ -185,7 +185,7 @@ class _Run:
         self.losses = hashlib.sha256()
         self._model = model
         self._worker = worker
-        self._told = told
+        self._on_progress = on_progress
         self._judge_every = judge_every
         self._timed_rows = 0
         self._last_losses: deque[float] = deque(maxlen=_LOSS_STEPS)
@@ -227,7 +227,9 @@ class _Run:
             if self.steps % self._judge_every == 0:
                 self._auc = self.judge()
             of_epoch = (self.rows - rows_before) * self._worker.count
-            self._told(State(order.epoch, of_epoch, self.samples_per_s, self.loss, self._auc))
+            self._on_progress(
+                State(order.epoch, of_epoch, self.samples_per_s, self.loss, self._auc)
+            )
             started = time.perf_counter()
         if self.rows == rows_before:
             raise DataError("there is no row to train on")

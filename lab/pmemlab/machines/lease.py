@@ -47,7 +47,7 @@ class Lease:
             ) from error
         _held.add(self)  # before the wait: this process may fork meanwhile
         deadline = time.monotonic() + limit_s
-        told = False
+        has_reported = False
         while True:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -60,9 +60,9 @@ class Lease:
                         f"{path.stem} of the running lab is used by {holder} for more than "
                         f"{limit_s:.0f} s; wait for it, or take --machine guest"
                     ) from None
-                if not told:
+                if not has_reported:
                     on_wait(f"waits for {holder}, which uses {path.stem} of the running lab")
-                    told = True
+                    has_reported = True
                 time.sleep(_POLL_S)
         self._file.truncate(0)
         self._file.write(f"process {os.getpid()}")

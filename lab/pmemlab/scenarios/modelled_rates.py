@@ -157,12 +157,14 @@ def _runs(scenario: Scenario, storage_type: str) -> list[tuple[_Run, tuple[str, 
         return []
     name, arguments = scenario.workload.name, {**scenario.workload.arguments, **rated.arguments}
     timed = {name: value for name, value in arguments.items() if name not in _AFTER_THE_TIMED}
-    told = json.dumps(timed, sort_keys=True)
+    arguments_json = json.dumps(timed, sort_keys=True)
     sizes = tuple(size * rated.rows_times for size in scenario.storage.size_bytes)
     own = StorageType[storage_type]
     runs_as = _RUNS_AS.get(own, own)
-    in_dram = _Run(name, told, StorageType.DRAM.name, ())
-    run = in_dram if runs_as is StorageType.DRAM else _Run(name, told, runs_as.name, sizes)
+    in_dram = _Run(name, arguments_json, StorageType.DRAM.name, ())
+    run = (
+        in_dram if runs_as is StorageType.DRAM else _Run(name, arguments_json, runs_as.name, sizes)
+    )
     return [(run, devices), (in_dram, (stands_for.dram,))]
 
 

@@ -137,8 +137,8 @@ class ScenarioItem(pytest.Item):
             raise
         except Exception as error:
             # An error of the lab itself. Pytest would also show its own frames and its plugins'.
-            told = "".join(traceback.format_exception(error))
-            raise pytest.fail.Exception(told, pytrace=False) from None
+            stack = "".join(traceback.format_exception(error))
+            raise pytest.fail.Exception(stack, pytrace=False) from None
 
     def runtest(self) -> None:
         from pmemlab.errors import MissingRequirementError

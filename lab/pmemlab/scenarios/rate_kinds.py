@@ -168,8 +168,8 @@ def _of_a_disk(facts: Mapping[str, Any], tiers: Sequence[Mapping[str, Any]]) -> 
 def _of_devices(mount: Mapping[str, Any], tiers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     found = {device for tier in tiers for device in tier["devices"]}
     if found != {mount.get("device_number")}:
-        told = ", ".join(sorted(found)) or "none"
-        yield f"its files are on device {told}, and the topology's folder on another"
+        devices_found = ", ".join(sorted(found)) or "none"
+        yield f"its files are on device {devices_found}, and the topology's folder on another"
 
 
 def _nodes_of(tiers: Sequence[Mapping[str, Any]]) -> set[int]:

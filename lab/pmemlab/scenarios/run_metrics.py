@@ -46,7 +46,7 @@ def run_metrics(
     devices = tuple(run.get("devices") or ())
     at = _now()
 
-    def metric(name: str, value: float | None, unit: str, **told: Any) -> Metric:
+    def metric(name: str, value: float | None, unit: str, **fields: Any) -> Metric:
         return Metric(
             name=name,
             value=value,
@@ -60,18 +60,18 @@ def run_metrics(
             commit=commit,
             time=at,
             not_judged=scenario.not_judged,
-            **told,
+            **fields,
         )
 
-    def timings(timed: Mapping[str, Any], prefix: str = "", **told: Any) -> list[Metric]:
+    def timings(timed: Mapping[str, Any], prefix: str = "", **fields: Any) -> list[Metric]:
         rates = [
-            metric(prefix + name, timed[name], unit, **told)
+            metric(prefix + name, timed[name], unit, **fields)
             for name, unit in RATES.items()
             if name in timed
         ]
         parts = timed.get("step_ms") or {}
         return rates + [
-            metric(f"{prefix}{STEP_MS}{part}", ms, "ms", **told) for part, ms in parts.items()
+            metric(f"{prefix}{STEP_MS}{part}", ms, "ms", **fields) for part, ms in parts.items()
         ]
 
     kind: MetricKind = "measured"

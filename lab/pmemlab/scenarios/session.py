@@ -81,7 +81,7 @@ class ScenarioSession:
         self._runner = ScenarioRunner(opening.open_machine, at_once(), names)
         self._ahead = ahead
         self._started: set[Job] = set()
-        self._told: set[Job] = set()  # jobs whose outcome was waited for
+        self._waited_for: set[Job] = set()  # jobs whose outcome was waited for
         self._commit = commit_of(root)
         self._results = ResultsFile(root / "results", results)
         self._unrated: list[tuple[Scenario, str]] = []
@@ -107,12 +107,12 @@ class ScenarioSession:
         another run, for a plugin that retries failed tests. Raises LabError.
         """
         job = self._jobs[scenario.path, storage_type]
-        if job not in self._started or job in self._told:
+        if job not in self._started or job in self._waited_for:
             is_first = self._ahead and not self._started
             jobs = list(self._jobs.values()) if is_first else [job]
             self._started.update(jobs)
             self._runner.start(jobs)
-        self._told.add(job)
+        self._waited_for.add(job)
         while (outcome := self._runner.outcome(job, timeout_s=_POLL_S)) is None:
             waiting(self._runner.activities())
         return outcome

@@ -337,9 +337,9 @@ def _misplaced_tables(
     several = len(placements) > 1
     problems = [
         f"table {table['name']}: exported {table['exported_rows']} rows, and its tiers say that "
-        f"they have {told}"
+        f"they have {rows_in_tiers}"
         for table in tables
-        if table["exported_rows"] != (told := sum(tier["rows"] for tier in table["tiers"]))
+        if table["exported_rows"] != (rows_in_tiers := sum(tier["rows"] for tier in table["tiers"]))
     ]
     problems += [
         f"table {table['name']}, tier {tier['name']}: {problem}"

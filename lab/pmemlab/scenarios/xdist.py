@@ -61,17 +61,17 @@ class Findings:
         return tables(result_rows(self.metrics), width)
 
     @staticmethod
-    def tell(config: Any, **told: Sequence[str] | str) -> None:
+    def tell(config: Any, **findings: Sequence[str] | str) -> None:
         """Sends findings from a worker to the controller: choices, leftovers, or a refusal.
 
         config: the worker's. A refusal is sent because xdist takes an error in a worker's
             collection for a crash of its own.
         """
-        config.workeroutput.setdefault(WORKER_OUTPUT, {}).update(told)
+        config.workeroutput.setdefault(WORKER_OUTPUT, {}).update(findings)
 
     def add(self, workeroutput: Mapping[str, Any]) -> None:
         """Adds a worker's findings."""
-        told = workeroutput.get(WORKER_OUTPUT, {})
-        self.choices |= dict.fromkeys(told.get("choices", ()))
-        self.leftovers += told.get("leftovers", ())
-        self.refusal = self.refusal or told.get("refusal")
+        findings = workeroutput.get(WORKER_OUTPUT, {})
+        self.choices |= dict.fromkeys(findings.get("choices", ()))
+        self.leftovers += findings.get("leftovers", ())
+        self.refusal = self.refusal or findings.get("refusal")

@@ -185,8 +185,8 @@ def _status_of(error: Exception) -> int | None:
 
     if isinstance(error, FailedRunError):
         return 1
-    told = (DataError, EmbStoreError, LabError, MemoryError, OSError)
-    return 2 if isinstance(error, told) else None
+    expected_errors = (DataError, EmbStoreError, LabError, MemoryError, OSError)
+    return 2 if isinstance(error, expected_errors) else None
 
 
 def _program(parser: argparse.ArgumentParser) -> str:
@@ -238,8 +238,8 @@ def summary_of(run: Run, sample: str, loss_digits: int, judged: Sequence[str] = 
 @contextmanager
 def training_progress(label: str, steps: int) -> Iterator[Callable[[int, float], None]]:
     """Yields a function to call after each step, with the step's number and its loss."""
-    told = "loss {task.fields[loss]:.4f}"
-    with progress_bar(label, steps, told, loss=float("nan")) as show:
+    column = "loss {task.fields[loss]:.4f}"
+    with progress_bar(label, steps, column, loss=float("nan")) as show:
         yield lambda step, loss: show(completed=step, loss=loss)
 
 

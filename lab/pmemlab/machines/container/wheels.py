@@ -80,11 +80,11 @@ def _fetch(clone: Clone, target: Path, announce: Report, report: Report) -> None
     """Downloads the packages of the requirements.txt in `target` into `target`."""
     wanted, constraints = target / "requirements.txt", clone.root / "constraints.txt"
     if "\ntorch" in wanted.read_text(encoding="utf-8"):
-        told: list[str] = []
+        messages: list[str] = []
         torch = ["lab/tools/torch_wheel.py", "constraints.txt"]
-        _download(clone, torch, ["--dest", str(target)], told.append)
+        _download(clone, torch, ["--dest", str(target)], messages.append)
         if not any(target.glob("torch-*+cpu-*")):
-            announce(told[-1])  # says what to do
+            announce(messages[-1])  # says what to do
     # pip takes the CPU build in that folder, as the higher of two equal versions.
     beside = ["--find-links", str(target), "--constraint", str(constraints)]
     arguments = ["--dest", str(target), *beside, "--requirement", str(wanted)]

@@ -368,9 +368,9 @@ def _publish(root: Path, release: str, scratch: Path) -> Kernel:
 
 def _drop_entries_of_gone_images(scratch: Path) -> None:
     """Removes entries of images that are gone, for example with a clone that had its own kernel."""
-    for told in cache_folder().glob(f"kernel-*/{_TAKEN_FROM}"):
-        if not Path(os.fsdecode(told.read_bytes())).exists():
-            told.parent.rename(scratch / told.parent.name)
+    for source_file in cache_folder().glob(f"kernel-*/{_TAKEN_FROM}"):
+        if not Path(os.fsdecode(source_file.read_bytes())).exists():
+            source_file.parent.rename(scratch / source_file.parent.name)
 
 
 def _depmod(entry: Path, release: str, scratch: Path) -> None:
