@@ -6,7 +6,7 @@ import json
 import time
 from pathlib import Path
 
-import played_qemu
+import fake_qemu
 import pytest
 
 from pmemlab.machines.guest import accelerator
@@ -28,7 +28,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Kernel:
 
 
 def _qemu(folder: Path, script: str) -> str:
-    return played_qemu.qemu_of(folder, f"echo x >> {folder}/boots\n{script}")
+    return fake_qemu.qemu_of(folder, f"echo x >> {folder}/boots\n{script}")
 
 
 def test_a_guest_that_boots_means_kvm(kernel: Kernel, tmp_path: Path) -> None:

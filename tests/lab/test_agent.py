@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fake_qemu import LIMIT_S
 from hypothesis import given
 from hypothesis import strategies as st
-from played_qemu import LIMIT_S
 
 from pmemlab.errors import LabError
 from pmemlab.machines.guest.agent import RESIZE, SIGNAL, SPAWN, Unpacker, pack

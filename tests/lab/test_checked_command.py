@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import played_docker
-import played_qemu
+import fake_docker
+import fake_qemu
 import pytest
 
 from pmemlab.errors import LabError, MachineDiedError
@@ -33,15 +33,15 @@ def machine(
             yield process
         return
     if request.param == "container":
-        played_docker.play(monkeypatch, tmp_path)
+        fake_docker.install(monkeypatch, tmp_path)
         with (
-            played_qemu.served(monkeypatch, tmp_path),
-            played_docker.machine_of(played_docker.Engine()) as container,
+            fake_qemu.served(monkeypatch, tmp_path),
+            fake_docker.machine_of(fake_docker.Engine()) as container,
         ):
             yield container
         return
-    played_qemu.play(monkeypatch, tmp_path)
-    with open_guest_machine(played_qemu.TRUE_HERE) as guest:
+    fake_qemu.install(monkeypatch, tmp_path)
+    with open_guest_machine(fake_qemu.THIS_COMPUTER) as guest:
         yield guest
 
 

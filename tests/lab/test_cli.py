@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 from unittest import mock
 
-import played_qemu
+import fake_qemu
 import pytest
 
 from pmemlab.cli import machine as machine_commands
@@ -37,7 +37,7 @@ def _signal_handler_restored() -> Iterator[None]:
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
     """Serves a guest, and yields its state folder."""
-    with played_qemu.served(monkeypatch, tmp_path):
+    with fake_qemu.served(monkeypatch, tmp_path):
         yield str(tmp_path)
 
 
@@ -149,7 +149,7 @@ def test_up_without_docker_names_the_address_that_it_tried(
 def test_show_prints_the_output_of_the_guide_s_commands(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    played_qemu.play(monkeypatch, tmp_path)
+    fake_qemu.install(monkeypatch, tmp_path)
     region = '[{"dev": "region7", "size": 4096}]'
     programs = {
         "ndctl": f"[ \"$*\" = 'list -NR' ] && echo '{region}'",
@@ -166,9 +166,9 @@ def test_show_prints_the_output_of_the_guide_s_commands(
         raise MissingRequirementError("no Docker engine answers", "make docker")
 
     monkeypatch.setattr("pmemlab.machines.container.machine.running_machines", no_docker)
-    topology = tmp_path / "played.yaml"
-    kernel = played_qemu.TRUE_HERE.proof["kernel"]
-    topology.write_text(f"name: played\nsummary: this computer\nproof: {{kernel: '{kernel}'}}\n")
+    topology = tmp_path / "fake.yaml"
+    kernel = fake_qemu.THIS_COMPUTER.proof["kernel"]
+    topology.write_text(f"name: fake\nsummary: this computer\nproof: {{kernel: '{kernel}'}}\n")
     assert main(["machine", "show", str(topology)]) == 0
     out = capfd.readouterr().out
     assert region in out

@@ -10,11 +10,11 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import played_docker
-import played_qemu
+import fake_docker
+import fake_qemu
 import pytest
-from played_docker import Engine
-from played_qemu import LIMIT_S
+from fake_docker import Engine
+from fake_qemu import LIMIT_S
 
 from pmemlab.errors import MachineDiedError, MissingRequirementError
 from pmemlab.machines.container.container_link import container_link
@@ -41,12 +41,12 @@ with container_link(SimpleNamespace(name="lab_dram_1", logs=lambda **_: b"")) as
 
 @pytest.fixture(autouse=True)
 def docker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    return played_docker.play(monkeypatch, tmp_path)
+    return fake_docker.install(monkeypatch, tmp_path)
 
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[GuestMachine]:
-    with played_qemu.served(monkeypatch, tmp_path) as machine:
+    with fake_qemu.served(monkeypatch, tmp_path) as machine:
         yield machine
 
 
@@ -98,9 +98,9 @@ def test_a_guest_s_command_ends_with_the_process_that_started_it(end: signal.Sig
     with subprocess.Popen([sys.executable, "-c", USER], stdout=subprocess.PIPE, text=True) as user:
         assert user.stdout is not None
         pid = int(user.stdout.readline())
-        assert played_qemu.is_running(pid)
+        assert fake_qemu.is_running(pid)
         user.send_signal(end)
-    played_qemu.wait_until(lambda: not played_qemu.is_running(pid))
+    fake_qemu.wait_until(lambda: not fake_qemu.is_running(pid))
 
 
 def test_a_guest_s_death_is_reported(machine: GuestMachine) -> None:

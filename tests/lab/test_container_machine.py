@@ -11,12 +11,12 @@ from types import SimpleNamespace
 from typing import cast
 
 import docker
-import played_docker
-import played_qemu
+import fake_docker
+import fake_qemu
 import pytest
 from docker.errors import APIError
 from docker.models.containers import Container
-from played_docker import Engine, machine_of
+from fake_docker import Engine, machine_of
 from recorded_facts import recorded_facts
 from requests import ReadTimeout
 
@@ -37,7 +37,7 @@ from pmemlab.topology import Topology, load_topology
 
 @pytest.fixture(autouse=True)
 def _fake_docker_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    played_docker.play(monkeypatch, tmp_path)
+    fake_docker.install(monkeypatch, tmp_path)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def engine() -> Engine:
 
 @pytest.fixture
 def guest(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[GuestMachine]:
-    with played_qemu.served(monkeypatch, tmp_path) as guest:
+    with fake_qemu.served(monkeypatch, tmp_path) as guest:
         yield guest
 
 

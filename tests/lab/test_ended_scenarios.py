@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from played_qemu import LIMIT_S, is_running, wait_until
+from fake_qemu import LIMIT_S, is_running, wait_until
 
 SCENARIO = """
 summary: a program that doesn't end

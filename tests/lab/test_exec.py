@@ -13,9 +13,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import BinaryIO, cast
 
-import played_qemu
+import fake_qemu
 import pytest
-from played_qemu import LIMIT_S
+from fake_qemu import LIMIT_S
 
 from pmemlab.cli import main
 from pmemlab.errors import LabError
@@ -33,7 +33,7 @@ Start = Callable[..., "subprocess.Popen[bytes]"]
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[GuestMachine]:
-    with played_qemu.served(monkeypatch, tmp_path) as machine:
+    with fake_qemu.served(monkeypatch, tmp_path) as machine:
         yield machine
 
 
@@ -143,7 +143,7 @@ def test_a_second_ctrl_c_kills_a_command_that_ignores_the_first(start: Start) ->
     assert process.stdout.readline() == b"no\n"
     process.send_signal(signal.SIGINT)
     assert process.wait(LIMIT_S) == 130
-    assert not played_qemu.is_running(pid)
+    assert not fake_qemu.is_running(pid)
 
 
 def test_a_closed_output_pipe_ends_the_command(start: Start) -> None:
@@ -155,7 +155,7 @@ def test_a_closed_output_pipe_ends_the_command(start: Start) -> None:
     process.stdout.close()
     assert process.wait(LIMIT_S) == 128 + signal.SIGPIPE
     assert process.stderr.read() == b""
-    played_qemu.wait_until(lambda: not played_qemu.is_running(pid))
+    fake_qemu.wait_until(lambda: not fake_qemu.is_running(pid))
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
@@ -171,7 +171,7 @@ def test_an_error_in_writing_the_output_ends_the_command(
     with attach(tmp_path) as link, pytest.raises(LabError, match=told):
         streams.run_on_own_streams(lambda: link.spawn(["sh", "-c", script], {}), [])
     os.close(full)
-    assert not played_qemu.is_running(int(pid_file.read_text()))
+    assert not fake_qemu.is_running(int(pid_file.read_text()))
 
 
 @pytest.mark.usefixtures("machine")
@@ -198,7 +198,7 @@ def test_output_for_a_closed_descriptor_is_discarded(closed: set[int], tmp_path:
 def test_a_timeout_keeps_the_output_so_far(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    pass_time = played_qemu.time_that_passes(monkeypatch)
+    pass_time = fake_qemu.controlled_clock(monkeypatch)
 
     def write(descriptor: int, data: bytes) -> None:
         write_all(descriptor, data)

@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import played_qemu
+import fake_qemu
 import pytest
-from played_qemu import LIMIT_S
+from fake_qemu import LIMIT_S
 
 from pmemlab.cli import main
 from pmemlab.errors import (
@@ -35,12 +35,12 @@ from pmemlab.machines.protocol import Booting, Spawner
 from pmemlab.machines.state_folder import StateFolder
 from pmemlab.topology import ProvisionStep
 
-TOPOLOGY = played_qemu.TRUE_HERE
+TOPOLOGY = fake_qemu.THIS_COMPUTER
 
 
 @pytest.fixture(autouse=True)
 def _fake_qemu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    played_qemu.play(monkeypatch, tmp_path)
+    fake_qemu.install(monkeypatch, tmp_path)
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_a_command_that_is_blocked_on_unread_output_can_be_killed(spawner: Spawn
     _, data = next(pieces)
     time.sleep(0.5)
     pieces.close()
-    assert not played_qemu.is_running(int(data.partition(b"\n")[0]))
+    assert not fake_qemu.is_running(int(data.partition(b"\n")[0]))
 
 
 def test_a_guest_that_dies_because_its_media_filled_the_disk_says_so(
@@ -149,11 +149,11 @@ def test_a_command_s_environment_overrides_the_topology_s() -> None:
 def test_a_timeout_kills_the_command_and_keeps_what_it_wrote(
     machine: GuestMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pass_time = played_qemu.time_that_passes(monkeypatch)
+    pass_time = fake_qemu.controlled_clock(monkeypatch)
     command = ["sh", "-c", "setsid sleep 60 & sleep 60 & echo $$; wait"]
     with pytest.raises(CommandTimeoutError, match="still running after 30 s") as caught:
         machine.run(command, timeout=30, on_line=lambda _: pass_time(30))
-    assert not played_qemu.is_running(int(caught.value.stdout))
+    assert not fake_qemu.is_running(int(caught.value.stdout))
     assert machine.run(["echo", "alive"]).stdout == "alive\n"
 
 
@@ -163,7 +163,7 @@ def test_a_guest_that_dies_is_a_lab_error_with_its_console(machine: GuestMachine
     with pytest.raises(MachineDiedError, match="went down while a command ran") as caught:
         machine.run(["sleep", "60"])
     assert time.monotonic() - started < 30
-    assert played_qemu.CONSOLE in str(caught.value)
+    assert fake_qemu.CONSOLE in str(caught.value)
     with pytest.raises(MachineDiedError):
         machine.run(["true"])
 
@@ -187,7 +187,7 @@ def test_a_slow_command_does_not_count_as_a_hang(
 def test_time_in_which_the_owner_is_stopped_does_not_count_as_a_hang(tmp_path: Path) -> None:
     program = """
 from pmemlab.machines.guest.machine import open_guest_machine
-with open_guest_machine(played_qemu.TRUE_HERE) as machine:
+with open_guest_machine(fake_qemu.THIS_COMPUTER) as machine:
     machine.link._silence_s = 0.9
     told = lambda line: print(line, flush=True)
     machine.run(["sh", "-c", "echo begun; sleep 4; echo done"], on_line=told)
@@ -205,7 +205,7 @@ with open_guest_machine(played_qemu.TRUE_HERE) as machine:
 def test_a_power_cut_kills_the_guest_at_once(machine: GuestMachine) -> None:
     pid = machine.pid
     machine.power_cut()
-    assert not played_qemu.is_running(pid)
+    assert not fake_qemu.is_running(pid)
     with pytest.raises(MachineDiedError, match="power cut"):
         machine.run(["true"])
 
@@ -229,13 +229,13 @@ def test_a_guest_boots_again_on_the_same_media_and_formats_nothing(tmp_path: Pat
         for _ in range(2):
             log.unlink()
             machine.power_cut()
-            assert not played_qemu.is_running(machine.pid)
+            assert not fake_qemu.is_running(machine.pid)
             machine.power_on()
             assert log.read_text().split() == ["loads", "mounts"]
             assert medium.read_text() == "kept"
             assert machine.run(["echo", "up"]).stdout == "up\n"
         assert machine.pid != first
-    assert not played_qemu.is_running(machine.pid)
+    assert not fake_qemu.is_running(machine.pid)
 
 
 def test_without_media_files_the_formatting_steps_run_again_after_a_power_cut(
@@ -257,7 +257,7 @@ def test_a_guest_is_proved_again_after_a_power_cut(
     )
     with pytest.raises(ProofError, match="kernel: expected"):
         machine.power_on()
-    assert not played_qemu.is_running(machine.pid)
+    assert not fake_qemu.is_running(machine.pid)
     with pytest.raises(MachineDiedError, match=r"(?s)did not come up.*kernel: expected"):
         machine.run(["true"])
 
@@ -280,7 +280,7 @@ def test_stop_leaves_no_process_and_no_file(tmp_path: Path) -> None:
     pid = machine.pid
     machine.stop()
     machine.stop()
-    assert not played_qemu.is_running(pid)
+    assert not fake_qemu.is_running(pid)
     assert not list(tmp_path.glob("pmemlab-machine-*"))
 
 
@@ -309,7 +309,7 @@ def test_a_boot_that_is_stopped_ends_at_once_and_leaves_nothing(
 ) -> None:
     pids = tmp_path / "pids"
     boots = f'case "$*" in *-smp*) echo $$ > {pids}; exec sleep 600; esac'
-    played_qemu.play(monkeypatch, tmp_path, f"#!/bin/sh\n{boots}\n")
+    fake_qemu.install(monkeypatch, tmp_path, f"#!/bin/sh\n{boots}\n")
 
     def stop(booting: Booting) -> None:
         if when == "before QEMU":
@@ -318,13 +318,13 @@ def test_a_boot_that_is_stopped_ends_at_once_and_leaves_nothing(
             threading.Thread(target=stop_once_it_runs, args=(booting,)).start()
 
     def stop_once_it_runs(booting: Booting) -> None:
-        played_qemu.wait_until(lambda: pids.exists() and pids.read_text().endswith("\n"))
+        fake_qemu.wait_until(lambda: pids.exists() and pids.read_text().endswith("\n"))
         booting.stop()
 
     with pytest.raises(MachineDiedError, match="is stopped"):
         open_guest_machine(TOPOLOGY, on_boot=stop)
     assert pids.exists() == (when == "while it boots")
-    assert not pids.exists() or not played_qemu.is_running(int(pids.read_text()))
+    assert not pids.exists() or not fake_qemu.is_running(int(pids.read_text()))
     assert not list(tmp_path.glob("pmemlab-machine-*"))
 
 
@@ -346,7 +346,7 @@ def test_a_failed_provisioning_command_is_an_error_with_its_output() -> None:
 def test_a_qemu_that_refuses_its_arguments_is_an_error_with_its_message(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    played_qemu.play(monkeypatch, tmp_path, "#!/bin/sh\necho -device: no such thing >&2; exit 1\n")
+    fake_qemu.install(monkeypatch, tmp_path, "#!/bin/sh\necho -device: no such thing >&2; exit 1\n")
     with pytest.raises(MachineDiedError, match=r"(?s)before it was up.*status 1.*no such thing"):
         open_guest_machine(TOPOLOGY)
 
@@ -373,9 +373,9 @@ def _python(program: str, *arguments: str) -> subprocess.Popen[str]:
 import sys, tempfile
 from pathlib import Path
 sys.path[:0] = [{str(here)!r}, {str(here.parents[1] / "lab")!r}]
-import played_qemu, pytest
+import fake_qemu, pytest
 folder = Path(sys.argv.pop(1))
-played_qemu.play(pytest.MonkeyPatch(), folder)
+fake_qemu.install(pytest.MonkeyPatch(), folder)
 """
     return subprocess.Popen(
         [sys.executable, "-c", prologue + program, *arguments],
@@ -388,22 +388,22 @@ played_qemu.play(pytest.MonkeyPatch(), folder)
 def test_a_guest_dies_with_its_owner(tmp_path: Path) -> None:
     program = """
 from pmemlab.machines.guest.machine import open_guest_machine
-print(open_guest_machine(played_qemu.TRUE_HERE).pid, flush=True)
+print(open_guest_machine(fake_qemu.THIS_COMPUTER).pid, flush=True)
 import time; time.sleep(60)
 """
     with _python(program, str(tmp_path)) as owner:
         assert owner.stdout is not None
         pid = int(owner.stdout.readline())
-        assert played_qemu.is_running(pid)
+        assert fake_qemu.is_running(pid)
         owner.kill()
-    played_qemu.wait_until(lambda: not played_qemu.is_running(pid))
+    fake_qemu.wait_until(lambda: not fake_qemu.is_running(pid))
 
 
 _SERVE = """
 from pmemlab.machines.guest.serve import serve
 from pmemlab.errors import LabError
 try:
-    serve(played_qemu.TRUE_HERE, Path(sys.argv[1]))
+    serve(fake_qemu.THIS_COMPUTER, Path(sys.argv[1]))
 except LabError as error:
     sys.exit(str(error))
 """
@@ -417,7 +417,7 @@ def _served(
     by a signal, and checks that it left nothing."""
     state = folder / "state"
     with _python(program, str(folder), str(state), *arguments) as server:
-        played_qemu.wait_until((state / "proof.json").exists)
+        fake_qemu.wait_until((state / "proof.json").exists)
         yield state
         server.send_signal(end)
         _, stderr = server.communicate(timeout=LIMIT_S)
@@ -434,7 +434,7 @@ def test_serve_ends_cleanly_by_a_signal(tmp_path: Path, number: signal.Signals) 
 def test_serve_ends_with_its_guest(tmp_path: Path) -> None:
     state = tmp_path / "state"
     with _python(_SERVE, str(tmp_path), str(state)) as server:
-        played_qemu.wait_until(lambda: (state / "proof.json").exists())
+        fake_qemu.wait_until(lambda: (state / "proof.json").exists())
         with attach(state) as link, pytest.raises(LabError):
             link.run(["sh", "-c", "kill -9 $PPID"], {}, timeout=LIMIT_S)  # the agent is its parent
         _, stderr = server.communicate(timeout=LIMIT_S)
@@ -479,7 +479,7 @@ def read_facts(guest):
     return true_facts(guest)
 
 machine.read_facts = read_facts
-serve(replace(played_qemu.TRUE_HERE, backing_files={"dimm": 1 << 20}), Path(sys.argv[1]))
+serve(replace(fake_qemu.THIS_COMPUTER, backing_files={"dimm": 1 << 20}), Path(sys.argv[1]))
 """
 
 
@@ -593,7 +593,7 @@ def test_a_client_s_commands_end_when_it_disconnects(machine: GuestMachine, tmp_
         with attach(tmp_path) as link:
             output = link.spawn(["sh", "-c", "echo $$; exec sleep 60"], {}).output()
             _, data = next(output)
-        played_qemu.wait_until(lambda: not played_qemu.is_running(int(data)))
+        fake_qemu.wait_until(lambda: not fake_qemu.is_running(int(data)))
 
 
 def test_a_client_gets_an_error_for_a_command_that_cannot_be_run(

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import played_qemu
+import fake_qemu
 import pytest
 
 from pmemlab.cli import main
@@ -36,13 +36,13 @@ def _separate_cache_and_restored_signal_handler(
 @pytest.fixture
 def topology(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     """The file of a topology whose guests run on the fake QEMU."""
-    played_qemu.play(monkeypatch, tmp_path)
+    fake_qemu.install(monkeypatch, tmp_path)
     monkeypatch.setattr("pmemlab.machines.guest.qemu_script.choose_accelerator", lambda *_: "tcg")
-    kernel = Kernel("6.1.0-played", tmp_path / "vmlinux", tmp_path)
+    kernel = Kernel("6.1.0-fake", tmp_path / "vmlinux", tmp_path)
     monkeypatch.setattr("pmemlab.machines.guest.qemu_script.get_kernel", lambda: kernel)
-    path = tmp_path / "played.yaml"
+    path = tmp_path / "fake.yaml"
     path.write_text(
-        "name: played\nsummary: this computer\nbacking_files: {dimm: 1M}\n"
+        "name: fake\nsummary: this computer\nbacking_files: {dimm: 1M}\n"
         "qemu: ['-object memory-backend-file,mem-path={dimm}']\n"
         f"provision: ['true']\nproof: {{kernel: '{os.uname().release}'}}\n"
     )
@@ -66,14 +66,14 @@ def test_a_dry_run_prints_valid_shell_commands(
     assert words[words.index("truncate") + 1 :][:2] == ["--size", str(1 << 20)]
     assert "# in the guest: true" in script
     assert not re.search(r"fd=\d", script)  # a user's shell has no such descriptor
-    (made,) = (tmp_path / "cache/by-hand/played").iterdir()
+    (made,) = (tmp_path / "cache/by-hand/fake").iterdir()
     assert words[words.index("-initrd") + 1] == str(made)
 
 
 def test_options_reach_qemu(topology: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     told = tmp_path / "told"
-    program = played_qemu.program_that_tells(told)
-    played_qemu.play(monkeypatch, tmp_path, program)
+    program = fake_qemu.program_that_logs_its_arguments(told)
+    fake_qemu.install(monkeypatch, tmp_path, program)
     argv = [
         "machine",
         "exec",
@@ -107,7 +107,7 @@ def test_the_cpus_of_a_topology_with_sockets_cannot_be_changed() -> None:
 def wrong_topology(topology: str) -> str:
     """The file of a topology that demands a disk, which the fake guest doesn't have."""
     path = Path(topology).with_name("wrong.yaml")
-    text = Path(topology).read_text().replace("name: played", "name: wrong")
+    text = Path(topology).read_text().replace("name: fake", "name: wrong")
     path.write_text(text.replace("proof: {", "proof: {disks: [of another computer], "))
     return str(path)
 

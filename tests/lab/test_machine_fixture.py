@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
-import kept_modules  # noqa: F401
+import preimported_modules  # noqa: F401
 import pytest
-from played_qemu import wait_until
+from fake_qemu import wait_until
 from test_scenario_plugin import FakeMachine, Lab
 
 import pmemlab.machines.opening
@@ -19,7 +19,7 @@ from pmemlab.machines.choice import Choice, MachineChooser
 from pmemlab.machines.protocol import Kind, Result
 from pmemlab.topology import Topology
 
-# Imported here too, for the reason given in `kept_modules`.
+# Imported here too, for the reason given in `preimported_modules`.
 from test_scenario_plugin import lab as lab  # isort: skip
 
 pytest_plugins = ["pytester"]
@@ -392,7 +392,7 @@ def test_rates_are_properties_in_junit_xml(lab: Lab, pytester: pytest.Pytester) 
 CONFTEST_OF_WORKERS = """
 import os
 import pmemlab.machines.opening
-from played_qemu import wait_until
+from fake_qemu import wait_until
 from test_scenario_plugin import FakeMachine, document
 
 class Log:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from played_qemu import LIMIT_S, wait_until
+from fake_qemu import LIMIT_S, wait_until
 
 from pmemlab.machines.guest import prepared
 from pmemlab.machines.guest.prepared import prepared_command

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from played_qemu import is_running, wait_until
+from fake_qemu import is_running, wait_until
 
 from pmemlab.errors import (
     CommandTimeoutError,

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-import played_qemu
+import fake_qemu
 import pytest
 
 from pmemlab.machines.guest.kernel import Kernel
@@ -16,7 +16,7 @@ from pmemlab.machines.guest.shares import Share
 from pmemlab.topology import Topology
 
 TOPOLOGY = replace(
-    played_qemu.TRUE_HERE,
+    fake_qemu.THIS_COMPUTER,
     backing_files={"dimm": 4096},
     qemu=("-object memory-backend-file,id=m,mem-path={dimm},size=4096 -device nvdimm,memdev=m",),
 )
@@ -24,7 +24,7 @@ TOPOLOGY = replace(
 
 @pytest.fixture(autouse=True)
 def _fake_qemu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    played_qemu.play(monkeypatch, tmp_path)
+    fake_qemu.install(monkeypatch, tmp_path)
 
 
 def _line(state: Path, topology: Topology = TOPOLOGY, shares: tuple[Share, ...] = ()) -> list[str]:
@@ -71,7 +71,7 @@ def test_an_unpacked_qemu_uses_its_own_firmware(
 ) -> None:
     for name in ("bin", "share/qemu", "share/seabios"):
         (tmp_path / "usr" / name).mkdir(parents=True)
-    program = played_qemu.qemu_of(tmp_path / "usr/bin", "exit 0")
+    program = fake_qemu.qemu_of(tmp_path / "usr/bin", "exit 0")
     monkeypatch.setenv("PMEMLAB_QEMU", program)
     line = _line(tmp_path)
     assert line[0] == program
@@ -81,15 +81,13 @@ def test_an_unpacked_qemu_uses_its_own_firmware(
 
 
 def test_the_sandbox_is_on_if_qemu_starts_in_it(tmp_path: Path) -> None:
-    option, value = sandbox_arguments(played_qemu.qemu_of(tmp_path, "exit 0"))
+    option, value = sandbox_arguments(fake_qemu.qemu_of(tmp_path, "exit 0"))
     assert option == "-sandbox"
     assert "spawn=deny" in value
 
 
 def test_a_qemu_without_a_sandbox_is_started_without_the_option(tmp_path: Path) -> None:
     assert (
-        sandbox_arguments(
-            played_qemu.qemu_of(tmp_path, "echo -sandbox: invalid option >&2; exit 1")
-        )
+        sandbox_arguments(fake_qemu.qemu_of(tmp_path, "echo -sandbox: invalid option >&2; exit 1"))
         == ()
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import played_qemu
+import fake_qemu
 import pytest
 
 from pmemlab.errors import LabError, MissingRequirementError
@@ -15,11 +15,11 @@ from pmemlab.machines.guest.machine import open_guest_machine
 from pmemlab.machines.guest.requirements import qemu_version, unmet_requirements
 from pmemlab.topology import Requirements, load_topology
 
-_DEMANDING = replace(played_qemu.TRUE_HERE, requires=Requirements(qemu="8.2", kernel="6.5"))
+_DEMANDING = replace(fake_qemu.THIS_COMPUTER, requires=Requirements(qemu="8.2", kernel="6.5"))
 
 
 def _qemu(folder: Path, says: str, status: int = 0) -> str:
-    return played_qemu.qemu_of(folder, f"echo '{says}'\nexit {status}")
+    return fake_qemu.qemu_of(folder, f"echo '{says}'\nexit {status}")
 
 
 @pytest.mark.parametrize("version", ["8.2", "8.2.0", "8.10.1", "10.0.2 (Debian 1:10.0.2+ds-2)"])
@@ -36,7 +36,7 @@ def test_new_enough_versions_meet_the_requirements(
 @pytest.mark.parametrize("version", ["7.2.22", "8.1.9"])
 def test_a_qemu_that_is_too_old_is_named_with_what_to_do(tmp_path: Path, version: str) -> None:
     missing = unmet_requirements(_DEMANDING, _qemu(tmp_path, f"emulator version {version}"), "6.12")
-    assert [f"machine played wants QEMU 8.2 or later; the one here is {version}"] == [
+    assert [f"machine fake wants QEMU 8.2 or later; the one here is {version}"] == [
         error.what for error in missing
     ]
     assert "make backports" in missing[0].remedy
@@ -46,14 +46,14 @@ def test_a_qemu_that_is_too_old_is_named_with_what_to_do(tmp_path: Path, version
 @pytest.mark.parametrize("release", ["6.4.99", "6.1.0-56-amd64", "5.15.0-1-generic"])
 def test_a_kernel_that_is_too_old_is_named_with_what_to_do(tmp_path: Path, release: str) -> None:
     missing = unmet_requirements(_DEMANDING, _qemu(tmp_path, "emulator version 9.0"), release)
-    assert [f"machine played wants a kernel 6.5 or later; the one here is {release}"] == [
+    assert [f"machine fake wants a kernel 6.5 or later; the one here is {release}"] == [
         error.what for error in missing
     ]
     assert "PMEMLAB_KERNEL" in missing[0].remedy
 
 
 def test_a_topology_without_requirements_does_not_run_qemu() -> None:
-    assert unmet_requirements(played_qemu.TRUE_HERE, "/no/such/qemu", "2.6") == []
+    assert unmet_requirements(fake_qemu.THIS_COMPUTER, "/no/such/qemu", "2.6") == []
 
 
 @pytest.mark.parametrize(("says", "status"), [("no words", 0), ("emulator version 9.0", 1)])
@@ -67,7 +67,7 @@ def test_a_qemu_that_does_not_say_its_version_is_an_error(
 def test_a_guest_whose_requirements_are_unmet_is_not_started(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    played_qemu.play(monkeypatch, tmp_path, "#!/bin/sh\ntest $1 = --version && echo version 7.2\n")
+    fake_qemu.install(monkeypatch, tmp_path, "#!/bin/sh\ntest $1 = --version && echo version 7.2\n")
     with pytest.raises(MissingRequirementError, match=r"QEMU 8\.2 or later; the one here is 7\.2"):
         open_guest_machine(_DEMANDING)
 

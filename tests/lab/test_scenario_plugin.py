@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NoReturn
 
-import kept_modules  # noqa: F401
+import preimported_modules  # noqa: F401
 import pytest
 
 import pmemlab.machines.opening

@@ -16,9 +16,9 @@ from contextlib import closing
 from fcntl import ioctl
 from pathlib import Path
 
-import played_qemu
+import fake_qemu
 import pytest
-from played_qemu import LIMIT_S
+from fake_qemu import LIMIT_S
 
 from pmemlab.machines.guest.control import ControlServer, attach
 from pmemlab.machines.guest.link import Command
@@ -32,8 +32,8 @@ Spawn = Callable[[list[str]], Command]
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[GuestMachine]:
-    played_qemu.play(monkeypatch, tmp_path)
-    with open_guest_machine(played_qemu.TRUE_HERE) as machine:
+    fake_qemu.install(monkeypatch, tmp_path)
+    with open_guest_machine(fake_qemu.THIS_COMPUTER) as machine:
         yield machine
 
 
@@ -118,7 +118,7 @@ def test_leaving_a_shell_ends_the_processes_that_it_started(spawn: Spawn) -> Non
     command = spawn(["sh", "-c", script])
     with closing(command.output(LIMIT_S)) as output:
         pid = int(_until(output, b"\n"))
-    played_qemu.wait_until(lambda: not played_qemu.is_running(pid))
+    fake_qemu.wait_until(lambda: not fake_qemu.is_running(pid))
 
 
 class _Terminal:

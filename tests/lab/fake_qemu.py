@@ -44,17 +44,17 @@ with open(console_path, "w") as console:
 Agent(int(re.search("socket,id=agent,fd=([0-9]+)", line)[1])).serve()
 """
 
-TRUE_HERE = Topology("played", "a guest that is this computer", {"kernel": os.uname().release})
+THIS_COMPUTER = Topology("fake", "a guest that is this computer", {"kernel": os.uname().release})
 
 
-def program_that_tells(file: Path) -> str:
+def program_that_logs_its_arguments(file: Path) -> str:
     """Returns a program that also writes the arguments a guest is started with to a file, one per
     line."""
     tell = f'if "-smp" in sys.argv: open({str(file)!r}, "w").write("\\n".join(sys.argv))\n'
     return _PROGRAM.replace("line =", f"{tell}line =", 1)
 
 
-def play(monkeypatch: pytest.MonkeyPatch, folder: Path, program: str = _PROGRAM) -> None:
+def install(monkeypatch: pytest.MonkeyPatch, folder: Path, program: str = _PROGRAM) -> None:
     """Replaces `qemu-system-x86_64` by the program; guests then need no kernel.
 
     folder: also gets all temporary files, those of guests included.
@@ -65,7 +65,7 @@ def play(monkeypatch: pytest.MonkeyPatch, folder: Path, program: str = _PROGRAM)
     qemu.chmod(0o755)
     monkeypatch.setenv("PATH", f"{qemu.parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    kernel = Kernel("6.1.0-played", folder / "vmlinux", folder)
+    kernel = Kernel("6.1.0-fake", folder / "vmlinux", folder)
     monkeypatch.setattr("pmemlab.machines.guest.machine.get_kernel", lambda: kernel)
     monkeypatch.setattr("pmemlab.machines.guest.machine.write_initramfs", _write_nothing)
     monkeypatch.setattr("pmemlab.machines.guest.machine.choose_accelerator", lambda *_: "tcg")
@@ -74,8 +74,8 @@ def play(monkeypatch: pytest.MonkeyPatch, folder: Path, program: str = _PROGRAM)
 @contextmanager
 def served(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[GuestMachine]:
     """Starts a guest and serves it in the folder, as `pmemlab machine serve` does."""
-    play(monkeypatch, folder)
-    with open_guest_machine(TRUE_HERE) as machine, ControlServer(folder, machine):
+    install(monkeypatch, folder)
+    with open_guest_machine(THIS_COMPUTER) as machine, ControlServer(folder, machine):
         yield machine
 
 
@@ -91,7 +91,7 @@ def qemu_of(folder: Path, script: str) -> str:
     return str(program)
 
 
-def time_that_passes(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+def controlled_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Returns a function that advances the clock of commands' time limits by some seconds."""
     passed = 0.0
 

@@ -32,12 +32,12 @@ PROOF = Proof("dram", "tcg", {"nodes": [0]}, {"nodes": [0]})
 _PROGRAM = f"""#!/bin/sh
 relay="python -m pmemlab.machines.guest.relay /run/pmemlab"
 [ "$*" = "exec --interactive {NAME} $relay" ] || exit 64
-echo $$ > "$PLAYED_STATE/docker.pid"
-exec "{sys.executable}" -m pmemlab.machines.guest.relay "$PLAYED_STATE"
+echo $$ > "$FAKE_DOCKER_STATE/docker.pid"
+exec "{sys.executable}" -m pmemlab.machines.guest.relay "$FAKE_DOCKER_STATE"
 """
 
 
-def play(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
+def install(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
     """Replaces `docker` by a program that connects to the guest that is served in the folder.
 
     Returns the program's path.
@@ -48,7 +48,7 @@ def play(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Path:
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", f"{LAB}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    monkeypatch.setenv("PLAYED_STATE", str(folder))
+    monkeypatch.setenv("FAKE_DOCKER_STATE", str(folder))
     return program
 
 
