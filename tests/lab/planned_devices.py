@@ -1,4 +1,4 @@
-"""Simple device models for tests of plans: each is a few numbers."""
+"""Simple device models for tests of plans and predictions: each is a few numbers."""
 
 from __future__ import annotations
 
@@ -65,6 +65,23 @@ class Device:
         if not self.publishes_latency:
             raise LabError(f"{self.name}: no latency was published")
         return self.latency
+
+
+@dataclass(frozen=True)
+class FixedTimeDevice:
+    """A device whose accesses each take `each_ns`."""
+
+    name: str
+    each_ns: float
+    is_addressable: bool = True
+    cpu_cache_bytes: int = 0
+    cache: None = None
+
+    def time_ns(self, *_: int) -> float:
+        return self.each_ns
+
+    def alone_ns(self, *_: int) -> float:
+        return self.each_ns
 
 
 DRAM = Device("dram")

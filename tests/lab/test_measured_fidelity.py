@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from full_disk import fill_disk
-from test_prediction import Slow
+from planned_devices import FixedTimeDevice
 
 from embstore.devices import Access
 from pmemlab.cli import main
@@ -158,7 +158,7 @@ def test_slow_motion_multiplies_all_times() -> None:
 
 
 @dataclass(frozen=True)
-class SlowDisk(Slow):
+class SlowDisk(FixedTimeDevice):
     is_addressable: bool = False
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
+from planned_devices import FixedTimeDevice
 
 import embstore as es
 from pmemlab.errors import LabError
@@ -18,24 +18,7 @@ from pmemlab.model.prediction import RanIn, caches_before, predict_run
 DIM = 16
 
 
-@dataclass(frozen=True)
-class Slow:
-    """A device whose accesses each take `each_ns`."""
-
-    name: str
-    each_ns: float
-    is_addressable: bool = True
-    cpu_cache_bytes: int = 0
-    cache: None = None
-
-    def time_ns(self, *_: int) -> float:
-        return self.each_ns
-
-    def alone_ns(self, *_: int) -> float:
-        return self.each_ns
-
-
-def table(folder: Path, devices: Sequence[Slow | None] = ()) -> es.EmbeddingVariable:
+def table(folder: Path, devices: Sequence[FixedTimeDevice | None] = ()) -> es.EmbeddingVariable:
     return es.get_embedding_variable(
         "table",
         DIM,
@@ -57,7 +40,7 @@ def train(variable: es.EmbeddingVariable, steps: int = 10) -> None:
 
 
 def recorded(
-    variable: es.EmbeddingVariable, placements: Sequence[Sequence[Slow | None]]
+    variable: es.EmbeddingVariable, placements: Sequence[Sequence[FixedTimeDevice | None]]
 ) -> tuple[np.ndarray, list[es.Caches], RanIn]:
     """Trains a table while its accesses are recorded. Returns phases, caches, and the run."""
     caches = caches_before(placements)
@@ -69,7 +52,7 @@ def recorded(
 
 
 def test_a_tier_takes_the_time_of_its_accesses_on_the_device(tmp_path: Path) -> None:
-    slow = Slow("slow", 1e6)
+    slow = FixedTimeDevice("slow", 1e6)
     with table(tmp_path) as variable:
         phases, caches, ran = recorded(variable, [[slow, None]])
         own = phases[(phases["tier"] == 0) & (phases["thread"] == ran.thread)]
@@ -82,7 +65,7 @@ def test_a_tier_takes_the_time_of_its_accesses_on_the_device(tmp_path: Path) -> 
 
 
 def test_without_known_media_no_prediction_is_faster_than_the_run(tmp_path: Path) -> None:
-    fast = Slow("fast", 1e-3)
+    fast = FixedTimeDevice("fast", 1e-3)
     with table(tmp_path) as variable:
         phases, caches, ran = recorded(variable, [[fast, fast]])
         predicted = predict_run(phases, caches, [fast, fast], ran)
@@ -91,7 +74,7 @@ def test_without_known_media_no_prediction_is_faster_than_the_run(tmp_path: Path
 
 
 def test_the_time_of_this_computer_s_memory_is_replaced_by_the_device_s(tmp_path: Path) -> None:
-    fast, here = Slow("fast", 10.0), Slow("here", 50.0)
+    fast, here = FixedTimeDevice("fast", 10.0), FixedTimeDevice("here", 50.0)
     with table(tmp_path) as variable:
         phases, caches, ran = recorded(variable, [[fast, None]])
         trains = phases["thread"] == ran.thread
@@ -109,7 +92,7 @@ def test_the_time_of_this_computer_s_memory_is_replaced_by_the_device_s(tmp_path
 
 
 def test_training_waits_for_the_thread_that_moves_rows_if_that_is_busier(tmp_path: Path) -> None:
-    slow = Slow("slow", 1e3)
+    slow = FixedTimeDevice("slow", 1e3)
     with table(tmp_path) as variable:
         phases, caches, ran = recorded(variable, [[slow, slow]])
     phases["thread"] = 2
@@ -125,12 +108,12 @@ def test_training_waits_for_the_thread_that_moves_rows_if_that_is_busier(tmp_pat
 
 
 def test_a_prediction_beyond_the_recording_is_refused(tmp_path: Path) -> None:
-    slow = Slow("slow", 1e3)
+    slow = FixedTimeDevice("slow", 1e3)
     with table(tmp_path) as variable:
         phases, caches, ran = recorded(variable, [[slow]])
     with pytest.raises(LabError, match="1 for 2 tiers"):
         predict_run(phases, caches, [slow], ran)
-    other = Slow("other", 1e3, cpu_cache_bytes=1 << 24)
+    other = FixedTimeDevice("other", 1e3, cpu_cache_bytes=1 << 24)
     with pytest.raises(LabError, match="other: what its caches have was not simulated"):
         predict_run(phases, caches, [other, None], ran)
     with pytest.raises(LabError, match="less than its phases"):
