@@ -23,10 +23,10 @@ from pmemlab.machines.guest.sandbox import sandbox_arguments
 from pmemlab.machines.protocol import Kind
 from pmemlab.machines.room import (
     EMULATOR_BYTES,
-    at_once,
     free_memory_bytes,
     gibibytes,
     machine_bytes,
+    max_parallel_machines,
     media_bytes,
 )
 from pmemlab.topology import Topology, load_topology, topology_names
@@ -84,7 +84,7 @@ def _missing_rows(lines: Iterable[MissingRequirementError]) -> Iterable[tuple[st
 
 
 def _process() -> Diagnosis:
-    missing = process.requirements(_largest(lambda topology: topology.pmem.size_bytes))
+    missing = process.requirements(_largest_topology(lambda topology: topology.pmem.size_bytes))
     note = "no emulation: proves nothing of persistent memory"
     return Diagnosis("process", tuple(missing), tuple(_missing_libraries()), (note,))
 
@@ -115,15 +115,16 @@ def _names_in(facts: Mapping[str, object], fact: str) -> str:
 
 
 def _guest() -> Diagnosis:
-    largest = _largest(lambda topology: topology.memory_bytes)
+    largest = _largest_topology(lambda topology: topology.memory_bytes)
     missing = guest.requirements(largest)
     libraries = tuple(_missing_libraries())
     one = largest.memory_bytes + EMULATOR_BYTES
-    media = media_bytes(_largest(media_bytes))
+    media = media_bytes(_largest_topology(media_bytes))
     folder = tempfile.gettempdir()
+    at_once = max_parallel_machines()
     notes = [
         f"memory: {gibibytes(free_memory_bytes())} free; a machine takes up to {gibibytes(one)}, "
-        f"and scenarios run up to {at_once()} at once: {gibibytes(one * at_once())}",
+        f"and scenarios run up to {at_once} at once: {gibibytes(one * at_once)}",
         f"disk: {gibibytes(shutil.disk_usage(folder).free)} free in {folder}; "
         f"a machine's media take up to {gibibytes(media)}",
     ]
@@ -160,7 +161,7 @@ def _container() -> Diagnosis:
         f"all of the lab takes up to {gibibytes(whole)}"
     )
     try:
-        missing = container.requirements(_largest(lambda topology: topology.memory_bytes))
+        missing = container.requirements(_largest_topology(lambda topology: topology.memory_bytes))
         client = connect()
     except MissingRequirementError as error:
         return Diagnosis("container", (error,), (), (memory,))
@@ -184,7 +185,7 @@ def _container() -> Diagnosis:
     return Diagnosis("container", tuple(missing), tuple(lacking_compose), tuple(notes))
 
 
-def _largest(size: Callable[[Topology], int]) -> Topology:
+def _largest_topology(size: Callable[[Topology], int]) -> Topology:
     """Returns that of the lab's own topologies for which `size` is largest."""
     return max((load_topology(name) for name in topology_names()), key=size)
 

@@ -101,7 +101,7 @@ def test_free_memory_and_disk_are_shown_beside_what_machines_take(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(doctor, "free_memory_bytes", lambda: 7 * GIB)
-    monkeypatch.setattr(doctor, "at_once", lambda: 3)
+    monkeypatch.setattr(doctor, "max_parallel_machines", lambda: 3)
     notes = _notes("guest")
     assert "memory: 7.0 GiB free; a machine takes up to" in notes
     assert "up to 3 at once" in notes

@@ -17,7 +17,7 @@ from pmemlab.machines.container.image_build import (
     SIDE_BY_SIDE,
     WheelsFrom,
     build_image,
-    part_of,
+    extract_stages,
 )
 from pmemlab.machines.container.long_command import Report
 
@@ -87,7 +87,7 @@ def test_an_image_has_every_stage_except_the_unused_source_of_wheels(
 @pytest.mark.parametrize("stage", SIDE_BY_SIDE)
 def test_a_part_has_all_stages_that_it_needs(stage: str) -> None:
     stages = (BASE, stage)
-    part = part_of(WHOLE, stages)
+    part = extract_stages(WHOLE, stages)
     needed = re.findall(r"(?:^FROM |--from=)([a-z]+)\b", part, re.M)
     assert set(needed) <= set(stages)
     assert re.findall(r"^FROM \S+ AS (\S+)$", part, re.M) == list(stages)

@@ -13,7 +13,7 @@ from pmemlab.errors import LabError
 from pmemlab.machines.container import own_wheels
 from pmemlab.machines.container.clone import Clone
 from pmemlab.machines.container.long_command import Report
-from pmemlab.machines.container.own_wheels import make_own_wheels
+from pmemlab.machines.container.own_wheels import make_project_wheels
 
 PLAIN = {"CMAKE_CXX_COMPILER:FILEPATH": "/usr/bin/g++", "CMAKE_CXX_FLAGS:STRING": ""}
 
@@ -65,7 +65,7 @@ def _wheels_of(clone: Clone) -> list[str]:
 def test_wheels_are_built_each_time_and_replace_the_older_wheels(pip: Pip, tmp_path: Path) -> None:
     clone = _clone_with_build(tmp_path)
     for call in (1, 2):
-        assert make_own_wheels(clone, lambda _: None)
+        assert make_project_wheels(clone, lambda _: None)
         assert _wheels_of(clone) == [f"embstore-{call}.whl"]
     assert pip.calls[0][-2:] == ["./engine", "./lab"]
     assert [path.name for path in (tmp_path / "docker/wheels").iterdir()] == ["own"]
@@ -77,25 +77,27 @@ def test_a_different_system_python_or_processor_builds_no_wheels(
     clone = _clone_with_build(tmp_path)
     for name, version in (("ubuntu", "noble"), ("debian", "trixie"), ("raspbian", "bookworm")):
         _system(monkeypatch, name, version)
-        assert not make_own_wheels(clone, lambda _: None)
+        assert not make_project_wheels(clone, lambda _: None)
     _system(monkeypatch, "debian", "bookworm")
     with monkeypatch.context() as other:
         other.setattr(own_wheels, "PYTHON", "2.7")
-        assert not make_own_wheels(clone, lambda _: None)
+        assert not make_project_wheels(clone, lambda _: None)
     with monkeypatch.context() as other:
         other.setattr(platform, "machine", lambda: "aarch64")
-        assert not make_own_wheels(clone, lambda _: None)
+        assert not make_project_wheels(clone, lambda _: None)
     assert pip.calls == []
-    assert make_own_wheels(clone, lambda _: None)
+    assert make_project_wheels(clone, lambda _: None)
 
 
 def test_different_compiler_settings_build_no_wheels(pip: Pip, tmp_path: Path) -> None:
-    assert not make_own_wheels(Clone(tmp_path), lambda _: None)
+    assert not make_project_wheels(Clone(tmp_path), lambda _: None)
     for setting, value in (
         ("CMAKE_CXX_FLAGS:STRING", "-march=native"),
         ("CMAKE_CXX_COMPILER:FILEPATH", "/opt/conda/bin/g++"),
     ):
-        assert not make_own_wheels(_clone_with_build(tmp_path, **{setting: value}), lambda _: None)
+        assert not make_project_wheels(
+            _clone_with_build(tmp_path, **{setting: value}), lambda _: None
+        )
     assert pip.calls == []
 
 
@@ -104,14 +106,14 @@ def test_without_the_build_tools_no_wheels_are_built(
 ) -> None:
     clone = _clone_with_build(tmp_path)
     monkeypatch.setattr(own_wheels, "find_spec", lambda tool: tool != "scikit_build_core" or None)
-    assert not make_own_wheels(clone, lambda _: None)
+    assert not make_project_wheels(clone, lambda _: None)
     assert pip.calls == []
 
 
 def test_a_failed_build_is_an_error_and_keeps_the_older_wheels(pip: Pip, tmp_path: Path) -> None:
     clone = _clone_with_build(tmp_path)
-    assert make_own_wheels(clone, lambda _: None)
+    assert make_project_wheels(clone, lambda _: None)
     pip.fails = True
     with pytest.raises(LabError, match=r"table\.cc:7: error"):
-        make_own_wheels(clone, lambda _: None)
+        make_project_wheels(clone, lambda _: None)
     assert _wheels_of(clone) == ["embstore-1.whl"]

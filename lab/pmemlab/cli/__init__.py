@@ -21,38 +21,38 @@ __all__ = ["main"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns a command's exit status, which is `lab_error_status` if the lab broke."""
-    own, command = _split(sys.argv[1:] if argv is None else argv)
+    lab_arguments, command = _split_at_double_dash(sys.argv[1:] if argv is None else argv)
     try:
-        return exit_status_of(lambda: _run(own, command))
+        return exit_status_of(lambda: _run(lab_arguments, command))
     except (LabError, OSError) as error:
         if isinstance(error, OSError) and not is_environment_error(error):
             raise
         messages.print(f"pmemlab: {error}", markup=False)
-        return lab_error_status(own)
+        return lab_error_status(lab_arguments)
 
 
-def _run(own: list[str], command: list[str]) -> int:
+def _run(lab_arguments: list[str], command_arguments: list[str]) -> int:
     parser = _parser()
     try:
-        arguments, rest = parser.parse_known_args(own)
+        arguments, rest = parser.parse_known_args(lab_arguments)
         run: Command = arguments.run
         if rest and run is not test:
             parser.error(f"unrecognized arguments: {' '.join(rest)}")
     except SystemExit as end:  # argparse has printed help, or what is wrong
-        return lab_error_status(own) if end.code else 0
-    arguments.rest = [*rest, *command]
+        return lab_error_status(lab_arguments) if end.code else 0
+    arguments.rest = [*rest, *command_arguments]
     # Raises an exception, so that machines are stopped on the way out.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     return run(arguments)
 
 
-def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+def _split_at_double_dash(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     """Returns the arguments for `pmemlab` itself, and those after the first `--`."""
-    own = list(argv)
-    if "--" not in own:
-        return own, []
-    at = own.index("--")
-    return own[:at], own[at + 1 :]
+    lab_arguments = list(argv)
+    if "--" not in lab_arguments:
+        return lab_arguments, []
+    position = lab_arguments.index("--")
+    return lab_arguments[:position], lab_arguments[position + 1 :]
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -20,6 +20,6 @@ class Group:
         command.set_defaults(run=run)
         return command
 
-    def add_group(self, name: str, what: str) -> Group:
-        group = self._commands.add_parser(name, help=what, description=what)
+    def add_group(self, name: str, summary: str) -> Group:
+        group = self._commands.add_parser(name, help=summary, description=summary)
         return Group(group.add_subparsers(required=True, metavar="COMMAND"))

@@ -76,14 +76,14 @@ def running_or_fresh(name: str, options: GuestOptions | None = None) -> Iterator
     With options, always starts a new guest.
     """
     topology = load_topology(name)
-    if options is None and _uses_the_lab(topology):
+    if options is None and _runs_in_lab_or_warns(topology):
         from pmemlab.machines.container.machine import open_container_machine
 
         # A user may look at a machine that a run has leased.
         with open_container_machine(topology, leased=False) as machine:
             yield machine
         return
-    with _fresh_guest(topology, options) as guest:
+    with _new_guest(topology, options) as guest:
         yield guest
 
 
@@ -99,15 +99,15 @@ def running_names() -> frozenset[str]:
 
 def runs_in_the_lab(topology: Topology) -> bool:
     """Returns whether the machine of exactly this topology runs in the clone's lab."""
-    container = _container_in_the_lab(topology)
+    container = _container_in_lab(topology)
     return container is not None and container.status == "running"
 
 
-def _uses_the_lab(topology: Topology) -> bool:
+def _runs_in_lab_or_warns(topology: Topology) -> bool:
     """Returns `runs_in_the_lab`. Prints a message if the machine's container has ended: the user
     gets a new guest, without the files left in that machine.
     """
-    container = _container_in_the_lab(topology)
+    container = _container_in_lab(topology)
     if container is None or container.status == "running":
         return container is not None
     messages.print(
@@ -118,7 +118,7 @@ def _uses_the_lab(topology: Topology) -> bool:
     return False
 
 
-def _container_in_the_lab(topology: Topology) -> Container | None:
+def _container_in_lab(topology: Topology) -> Container | None:
     """Returns the topology's container, or None if there is none or no Docker engine answers."""
     try:
         from pmemlab.machines.container.machine import find_container
@@ -128,7 +128,7 @@ def _container_in_the_lab(topology: Topology) -> Container | None:
         return None
 
 
-def _fresh_guest(topology: Topology, options: GuestOptions | None) -> GuestMachine:
+def _new_guest(topology: Topology, options: GuestOptions | None) -> GuestMachine:
     from pmemlab.machines.guest.machine import open_guest_machine
     from pmemlab.machines.guest.options import GuestOptions
 
@@ -150,8 +150,8 @@ def guest_options(arguments: argparse.Namespace) -> GuestOptions | None:
     """Returns the options for a guest, or None if none was given. Sets $PMEMLAB_KERNEL to match."""
     from pmemlab.machines.guest.options import GuestOptions, parse_qemu_arguments
 
-    wanted = [arguments.kernel, arguments.cpus, arguments.qemu_arguments, arguments.share]
-    if all(option is None for option in wanted) and not arguments.dry_run:
+    chosen = [arguments.kernel, arguments.cpus, arguments.qemu_arguments, arguments.share]
+    if all(option is None for option in chosen) and not arguments.dry_run:
         return None
     if arguments.state_dir is not None:
         raise LabError("--state-dir: its guest runs already; options for guests can't change it")

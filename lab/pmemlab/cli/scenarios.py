@@ -27,29 +27,34 @@ def test(arguments: argparse.Namespace) -> int:
     from pmemlab.errors import MissingRequirementError
     from pmemlab.machines.container.clone import find_clone
 
-    given = [*_IMPORTED_ALREADY, *arguments.rest]
+    pytest_arguments = [*_IMPORTED_ALREADY, *arguments.rest]
     try:
         root = find_clone().root
     except MissingRequirementError as error:
-        return int(pytest.main([*_folders_of(given), *given], [_UsersOwn(str(error))]))
+        return int(
+            pytest.main(
+                [*_collection_options(pytest_arguments), *pytest_arguments],
+                [_ProjectScenarios(str(error))],
+            )
+        )
     settings = [f"--rootdir={root}", "-c", str(root / "pyproject.toml")]
-    return int(pytest.main([*settings, *given], [_ScenariosByDefault(root)]))
+    return int(pytest.main([*settings, *pytest_arguments], [_CloneScenarios(root)]))
 
 
-def _folders_of(given: list[str]) -> list[str]:
+def _collection_options(arguments: list[str]) -> list[str]:
     """Returns the option that lets pytest collect the named scenario files, if any were named."""
     from pmemlab.scenarios.options import FOLDERS
     from pmemlab.schema import YAML_SUFFIXES
 
     folders = {
         str(path.resolve().parent)
-        for path in map(Path, given)
+        for path in map(Path, arguments)
         if path.suffix in YAML_SUFFIXES and path.is_file()
     }
     return ["-o", f"{FOLDERS}={shlex.join(sorted(folders))}"] if folders else []
 
 
-class _UsersOwn:
+class _ProjectScenarios:
     """A pytest plugin for use outside a clone. Without files or folders in the arguments, pytest
     runs the folders that the user's project names, or the plugin says why there are none.
     """
@@ -69,7 +74,7 @@ class _UsersOwn:
             )
 
 
-class _ScenariosByDefault:
+class _CloneScenarios:
     """A pytest plugin that runs the clone's scenarios if the arguments name no file or folder.
 
     Only pytest can tell files and folders from values of options, as in `-k lab`.

@@ -19,8 +19,8 @@ class Emulator(Protocol):
     def kill(self) -> None:
         """Ends the emulator at once, with everything that runs on it. Idempotent."""
 
-    def died(self, how: str) -> LabError:
-        """Returns the error for an emulator that was found dead. how: what was seen."""
+    def death_error(self, observation: str) -> LabError:
+        """Returns the error for an emulator that was found dead. observation: what was seen."""
 
 
 E = TypeVar("E", bound=Emulator)
@@ -35,16 +35,16 @@ class Boot(Generic[E]):
 
     was_proved = False
 
-    def __init__(self, who: str, start: Callable[[socket.socket], E]) -> None:
+    def __init__(self, machine_name: str, start: Callable[[socket.socket], E]) -> None:
         """Starts the emulator. The machine is up once its agent says hello.
 
-        who: the machine, in errors. start: starts the emulator with the agent's end of a socket.
+        machine_name: for errors. start: starts the emulator with the agent's end of a socket.
         """
-        self.uptime = Uptime(who)
+        self.uptime = Uptime(machine_name)
         ours, theirs = socket.socketpair()
         with ours, theirs:
             self.emulator = start(theirs)
-            self._link = Link(ours.dup(), self.died)
+            self._link = Link(ours.dup(), self.death_error)
 
     @property
     def link(self) -> Link:
@@ -52,19 +52,19 @@ class Boot(Generic[E]):
         self.uptime.check()
         return self._link
 
-    def end(self, how: str) -> None:
+    def end(self, reason: str) -> None:
         """Ends the boot at once: no shutdown, no flush. Idempotent."""
-        self.uptime.end(how)  # first, so that commands that fail by it know why
+        self.uptime.end(reason)  # first, so that commands that fail by it know why
         self.emulator.kill()
         self._link.close()
 
     def wait_ended(self) -> None:
         self._link.wait_closed()
 
-    def died(self, how: str) -> LabError:
-        """Returns the error for the machine's death. how: what was seen of it."""
+    def death_error(self, observation: str) -> LabError:
+        """Returns the error for the machine's death. observation: what was seen of it."""
         try:
             self.uptime.check()
         except MachineDiedError as error:
             return error
-        return self.emulator.died(how)
+        return self.emulator.death_error(observation)

@@ -109,7 +109,7 @@ def copy_out(machine: Spawner, source: str, target: Path) -> None:
                 archive.extraction_filter = _unfiltered
                 for member in archive:
                     member.name = new_name + member.name[len(name) :]
-                    _make_harmless(member, folder)
+                    _sanitize(member, folder)
                     archive.extract(member, folder)
         except (OSError, tarfile.TarError) as error:
             unwritten.append(error)
@@ -119,24 +119,24 @@ def copy_out(machine: Spawner, source: str, target: Path) -> None:
         raise LabError(f"{source} can't be copied to {target}: {_cause(complaints, *unwritten)}")
 
 
-def _make_harmless(member: tarfile.TarInfo, folder: Path) -> None:
+def _sanitize(member: tarfile.TarInfo, folder: Path) -> None:
     """Does the work of tarfile's filter "data", which Debian 12's Python lacks: the machine may
     have written any stream. Raises `tarfile.TarError` for a member that must not come out of it.
     """
     inside = folder.resolve()
 
-    def leads_out(path: Path) -> bool:
+    def is_outside(path: Path) -> bool:
         return not path.resolve().is_relative_to(inside)
 
     place = inside / member.name
-    if leads_out(place):
+    if is_outside(place):
         raise tarfile.TarError(f"{member.name} would lie outside of the copy")
     if member.islnk() or not (member.isreg() or member.isdir() or member.issym()):
         raise tarfile.TarError(f"{member.name} is no file, folder or symbolic link")
     if member.issym():
         if Path(member.linkname).is_absolute():
             raise tarfile.TarError(f"{member.name} is a link to an absolute path")
-        if leads_out(place.parent / member.linkname):
+        if is_outside(place.parent / member.linkname):
             raise tarfile.TarError(f"{member.name} is a link out of the copy")
     member.mode = (member.mode & 0o755) | (0o700 if member.isdir() else 0o600)
     member.uid, member.gid = os.getuid(), os.getgid()

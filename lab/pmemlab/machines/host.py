@@ -61,11 +61,13 @@ class HostMachine(ProcessMachine):
         ssd_path = _folder(topology, "ssd.path", ssd.path) if ssd else None
         for node in pmem.nodes:
             if not (_NODES / f"node{node}").is_dir():
-                raise _missing(topology, f"pmem.nodes: this computer has no NUMA node {node}")
+                raise _missing_medium_error(
+                    topology, f"pmem.nodes: this computer has no NUMA node {node}"
+                )
         if pmem_path is not None:
-            what_for = f"pmem.size of topology {topology.name}"
+            purpose = f"pmem.size of topology {topology.name}"
             remedy = "free some, or say less"
-            for missing in missing_space(pmem_path, pmem.size_bytes, what_for, remedy):
+            for missing in missing_space(pmem_path, pmem.size_bytes, purpose, remedy):
                 raise missing
             pmem = replace(pmem, path=self._folder_in(pmem_path))
         if ssd is not None and ssd_path is not None:
@@ -101,15 +103,15 @@ class HostMachine(ProcessMachine):
 def _folder(topology: Topology, field: str, named: str) -> Path:
     path = Path(named)
     if not path.is_dir():
-        raise _missing(topology, f"{field}: {path} is no folder on this computer")
+        raise _missing_medium_error(topology, f"{field}: {path} is no folder on this computer")
     return path
 
 
-def _missing(topology: Topology, what: str) -> LabError:
+def _missing_medium_error(topology: Topology, problem: str) -> LabError:
     return LabError(
-        f"topology {topology.name} ({topology.name}.yaml): {what}. The host machine runs nothing "
-        "of `provision`: set the medium up first (ndctl, mkfs, mount, daxctl), and give the path "
-        "or node that it has here. " + _OWN_TOPOLOGY
+        f"topology {topology.name} ({topology.name}.yaml): {problem}. The host machine runs "
+        "nothing of `provision`: set the medium up first (ndctl, mkfs, mount, daxctl), and give "
+        "the path or node that it has here. " + _OWN_TOPOLOGY
     )
 
 

@@ -18,7 +18,7 @@ _POLL_S = 0.2
 _WAIT_LIMIT_S = 1800.0
 
 
-_held: weakref.WeakSet[Lease] = weakref.WeakSet()
+_held_leases: weakref.WeakSet[Lease] = weakref.WeakSet()
 
 
 class Lease:
@@ -45,7 +45,7 @@ class Lease:
             raise LabError(
                 f"{path}: {error.strerror}; have who made it remove it, or take --machine guest"
             ) from error
-        _held.add(self)  # before the wait: this process may fork meanwhile
+        _held_leases.add(self)  # before the wait: this process may fork meanwhile
         deadline = time.monotonic() + limit_s
         has_reported = False
         while True:
@@ -81,7 +81,7 @@ class Lease:
 
 
 def _leave_to_parent() -> None:
-    for lease in _held:
+    for lease in _held_leases:
         lease.end()
 
 

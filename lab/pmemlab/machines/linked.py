@@ -102,10 +102,10 @@ def _checked_environment(env: Mapping[str, str | os.PathLike[str]]) -> dict[str,
     return checked
 
 
-def _text(value: object, where: str) -> str:
+def _text(value: object, name: str) -> str:
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(text, str):
-        raise TypeError(f"{where} must be text or a path, not {value!r}")
+        raise TypeError(f"{name} must be text or a path, not {value!r}")
     if "\0" in text:
-        raise ValueError(f"{where} must have no NUL in it: {text!r}")
+        raise ValueError(f"{name} must have no NUL in it: {text!r}")
     return text

@@ -92,8 +92,8 @@ class _Agent:
         self._process.kill()
         self._process.wait()
 
-    def died(self, how: str) -> MachineDiedError:
-        return MachineDiedError(f"machine {self._name} {how}")
+    def death_error(self, observation: str) -> MachineDiedError:
+        return MachineDiedError(f"machine {self._name} {observation}")
 
 
 class ProcessMachine(LinkedMachine):
@@ -149,7 +149,7 @@ class ProcessMachine(LinkedMachine):
         """Returns the topology with places on this computer for its media. Raises LabError."""
         pmem, ssd, environment = topology.pmem, topology.ssd, dict(topology.environment)
         if pmem.path is not None:
-            pmem = replace(pmem, path=self._folder_in(_with_room(topology)))
+            pmem = replace(pmem, path=self._folder_in(_folder_with_space(topology)))
             self._replaced.append(
                 f"pmem.path {topology.pmem.path} -> {_SHARED_MEMORY}: DRAM in place of PMem"
             )
@@ -200,15 +200,15 @@ class ProcessMachine(LinkedMachine):
         path = os.pathsep.join(dict.fromkeys(filter(None, sys.path)))
         # Drops the variables that a topology's `environment` may not have, since libpmem's answers
         # would prove nothing. Variables with library paths stay: programs may need them.
-        own = {
+        inherited = {
             name: value
             for name, value in os.environ.items()
             if name not in MISLEADING or name.startswith("LD_")
         }
-        given = {**self.topology.environment, **env}
-        temporary = {} if "TMPDIR" in given else self._temporary
+        from_caller = {**self.topology.environment, **env}
+        temporary = {} if "TMPDIR" in from_caller else self._temporary
         mark = self._boot.emulator.mark.environment
-        return {**own, "PYTHONPATH": path, **temporary, **given, **mark}
+        return {**inherited, "PYTHONPATH": path, **temporary, **from_caller, **mark}
 
     def facts(self) -> Mapping[str, object]:
         return self._facts
@@ -240,7 +240,7 @@ class ProcessMachine(LinkedMachine):
         return Boot(f"machine {name}", lambda port: _Agent(name, port))
 
 
-def _with_room(topology: Topology) -> Path:
+def _folder_with_space(topology: Topology) -> Path:
     """Returns a folder of plain shared memory with room for the topology's persistent memory."""
     for missing in requirements(topology):
         raise missing

@@ -13,10 +13,10 @@ from pmemlab.topology import Topology
 
 __all__ = [
     "EMULATOR_BYTES",
-    "at_once",
     "free_memory_bytes",
     "gibibytes",
     "machine_bytes",
+    "max_parallel_machines",
     "media_bytes",
     "missing_memory",
     "missing_space",
@@ -30,7 +30,7 @@ _MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _MEMORY_USED = Path("/sys/fs/cgroup/memory.current")
 
 
-def at_once() -> int:
+def max_parallel_machines() -> int:
     """Returns how many machines a run of scenarios uses at a time: one per core, and no more than
     fit in a small computer's memory.
     """
@@ -56,23 +56,23 @@ def free_memory_bytes() -> int:
     return free
 
 
-def missing_memory(wanted: int, what_for: str) -> Iterable[MissingRequirementError]:
+def missing_memory(needed_bytes: int, purpose: str) -> Iterable[MissingRequirementError]:
     free = free_memory_bytes()
-    if free < wanted:
+    if free < needed_bytes:
         yield MissingRequirementError(
-            f"{gibibytes(wanted)} of free memory for {what_for}: {gibibytes(free)} are free",
+            f"{gibibytes(needed_bytes)} of free memory for {purpose}: {gibibytes(free)} are free",
             "end what else uses it",
         )
 
 
 def missing_space(
-    folder: Path, wanted: int, what_for: str, remedy: str
+    folder: Path, needed_bytes: int, purpose: str, remedy: str
 ) -> Iterable[MissingRequirementError]:
-    """Yields what is missing if the folder's file system has less space than wanted."""
+    """Yields what is missing if the folder's file system has fewer free bytes than needed_bytes."""
     free = shutil.disk_usage(folder).free
-    if free < wanted:
+    if free < needed_bytes:
         yield MissingRequirementError(
-            f"{gibibytes(wanted)} free in {folder} for {what_for}: {gibibytes(free)} are free",
+            f"{gibibytes(needed_bytes)} free in {folder} for {purpose}: {gibibytes(free)} are free",
             remedy,
         )
 

@@ -85,7 +85,7 @@ def _lock(path: Path) -> int:
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _lies_at(lock, path):
+            if _is_file_at(lock, path):
                 return lock
         except BaseException:
             os.close(lock)
@@ -93,7 +93,7 @@ def _lock(path: Path) -> int:
         os.close(lock)
 
 
-def _lies_at(descriptor: int, path: Path) -> bool:
+def _is_file_at(descriptor: int, path: Path) -> bool:
     """Returns whether the descriptor's file is the one at the path now."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())

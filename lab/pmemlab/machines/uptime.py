@@ -19,32 +19,32 @@ class Uptime:
     Methods may be called from any thread.
     """
 
-    def __init__(self, who: str) -> None:
-        """who: the machine, in errors."""
-        self._who = who
+    def __init__(self, machine_name: str) -> None:
+        """machine_name: for errors."""
+        self._machine_name = machine_name
         self._lock = threading.Lock()
         self._end = ""
 
     @property
-    def how_it_ended(self) -> str:
+    def end_reason(self) -> str:
         """The way it ended, as words that follow the machine's name; empty while it goes on."""
         with self._lock:
             return self._end
 
-    def end(self, how: str) -> None:
+    def end(self, reason: str) -> None:
         """Ends the uptime. The first reason given stays, but STOPPED replaces it."""
         with self._lock:
-            if not self._end or how == STOPPED:
-                self._end = how
+            if not self._end or reason == STOPPED:
+                self._end = reason
 
     def check(self) -> None:
         """Raises `MachineDiedError` if the uptime has ended."""
-        if self.how_it_ended:
+        if self.end_reason:
             raise MachineDiedError(f"{self._who} {self.how_it_ended}")
 
     def check_ended(self) -> None:
         """Raises `LabError` if the machine may not be switched on: it has power, or is stopped."""
-        if self.how_it_ended == STOPPED:
+        if self.end_reason == STOPPED:
             self.check()
-        if not self.how_it_ended:
+        if not self.end_reason:
             raise LabError(f"{self._who} has power; cut it first")

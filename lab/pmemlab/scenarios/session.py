@@ -10,7 +10,7 @@ from pmemlab.errors import LabError
 from pmemlab.machines import opening
 from pmemlab.machines.choice import Choice, MachineChooser
 from pmemlab.machines.protocol import Kind, KindOrAuto, Machine
-from pmemlab.machines.room import at_once
+from pmemlab.machines.room import max_parallel_machines
 from pmemlab.scenarios.document import PLACES, Scenario, ScenarioError
 from pmemlab.scenarios.metrics import Metric, ResultsFile, commit_of
 from pmemlab.scenarios.modelled_rates import RateModel
@@ -78,7 +78,7 @@ class ScenarioSession:
             for name in handed_over
             if ahead and name in self._choices and self._choices[name].is_own
         ]
-        self._runner = ScenarioRunner(opening.open_machine, at_once(), names)
+        self._runner = ScenarioRunner(opening.open_machine, max_parallel_machines(), names)
         self._ahead = ahead
         self._started: set[Job] = set()
         self._waited_for: set[Job] = set()  # jobs whose outcome was waited for

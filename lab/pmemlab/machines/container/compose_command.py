@@ -61,12 +61,12 @@ class Compose:
 def compose_command() -> Sequence[str]:
     """Returns the command. Raises `MissingRequirementError` if there is no Compose."""
     for command in _CANDIDATES:
-        if _answers(command):
+        if _is_usable(command):
             return command
     raise MissingRequirementError("there is no Docker Compose here", "make docker")
 
 
-def _answers(command: Sequence[str]) -> bool:
+def _is_usable(command: Sequence[str]) -> bool:
     try:
         done = subprocess.run(
             [*command, "version"],

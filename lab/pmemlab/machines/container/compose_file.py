@@ -156,11 +156,11 @@ def _compose_text(topologies: Iterable[Topology]) -> str:
 
 
 def _service_text(topology: Topology) -> str:
-    own = is_lab_topology(topology)
+    is_from_lab = is_lab_topology(topology)
     return _SERVICE % {
         "name": _scalar(topology.name),
         "mebibytes": -(-machine_bytes(topology) // _MIB),
-        "topology": _scalar(topology.name if own else path_in_container(topology)),
+        "topology": _scalar(topology.name if is_from_lab else path_in_container(topology)),
     }
 
 

@@ -25,19 +25,19 @@ def connect() -> docker.DockerClient:
 
     Raises `MissingRequirementError` if no engine answers, with the command that gets one.
     """
-    wanted = ""
+    chosen_engine = ""
     try:
         if host := os.environ.get("DOCKER_HOST"):
-            wanted = f"DOCKER_HOST, {host}"
+            chosen_engine = f"DOCKER_HOST, {host}"
             client = docker.from_env()
         elif context := context_in_use():
-            wanted = f"Docker's context {context.name}, {context.host}"
+            chosen_engine = f"Docker's context {context.name}, {context.host}"
             client = docker.DockerClient(base_url=context.host, tls=context.tls or False)
         else:
             client = docker.DockerClient(base_url=_local())
         client.ping()
     except (DockerException, RequestException) as error:
-        raise _explain(error, wanted) from None
+        raise _connection_error(error, chosen_engine) from None
     return client
 
 
@@ -61,16 +61,16 @@ def _local() -> str:
     return os.environ["DOCKER_HOST"]
 
 
-def _explain(error: DockerException | RequestException, wanted: str) -> LabError:
-    """Returns the error to raise. wanted: the engine that the user chose, if any."""
+def _connection_error(error: DockerException | RequestException, chosen_engine: str) -> LabError:
+    """Returns the error to raise. chosen_engine: the engine that the user chose, if any."""
     if _is_caused_by(error, PermissionError):
         return MissingRequirementError(
             "a Docker engine runs, but this user may not use it",
             "sudo usermod -aG docker $USER, and log in again",
         )
-    if wanted:
+    if chosen_engine:
         return MissingRequirementError(
-            f"no Docker engine answers at {wanted}", "start it, or choose another"
+            f"no Docker engine answers at {chosen_engine}", "start it, or choose another"
         )
     return MissingRequirementError("no Docker engine answers", "make docker")
 

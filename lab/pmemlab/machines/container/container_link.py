@@ -35,13 +35,14 @@ def container_link(container: Container) -> Iterator[Link]:
     ours, theirs = socket.socketpair()
     with tempfile.TemporaryFile() as complaints:
 
-        def died(how: str) -> LabError:
-            said = ""
+        def death_error(observation: str) -> LabError:
+            details = ""
             with suppress(ValueError):  # it was closed with the link
                 complaints.seek(0)
-                said = complaints.read().decode(errors="replace").strip()
+                details = complaints.read().decode(errors="replace").strip()
             return MachineDiedError(
-                f"the machine of container {container.name} {how}" + (f" ({said})" if said else ""),
+                f"the machine of container {container.name} {observation}"
+                + (f" ({details})" if details else ""),
                 last_log_lines(container),
             )
 
@@ -53,7 +54,7 @@ def container_link(container: Container) -> Iterator[Link]:
                 stderr=complaints,
                 start_new_session=True,  # the terminal's signals are the guest's
             )
-        link = Link(ours, died)
+        link = Link(ours, death_error)
         try:
             yield link
         finally:

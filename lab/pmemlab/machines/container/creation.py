@@ -14,7 +14,7 @@ from pmemlab.errors import LabError
 from pmemlab.machines.container import labels
 from pmemlab.machines.container.clone import Clone
 from pmemlab.machines.container.compose_file import service
-from pmemlab.machines.container.inventory import owner_label, remove
+from pmemlab.machines.container.inventory import owner_label, remove_container
 from pmemlab.machines.container.kvm import KVM_DEVICE
 from pmemlab.machines.container.user_topology import (
     copy_topology_into,
@@ -39,8 +39,8 @@ def start_throwaway(
     try:
         container.start()
     except DockerException as error:
-        remove(container)
-        raise _refused(topology, error) from error
+        remove_container(container)
+        raise _refusal_error(topology, error) from error
     return container
 
 
@@ -80,12 +80,12 @@ def create_machine(
             copy_topology_into(container, topology)
     except DockerException as error:
         if container is not None:
-            remove(container)
-        raise _refused(topology, error) from error
+            remove_container(container)
+        raise _refusal_error(topology, error) from error
     return container
 
 
-def _refused(topology: Topology, error: DockerException) -> LabError:
+def _refusal_error(topology: Topology, error: DockerException) -> LabError:
     return LabError(f"no container can be started for machine {topology.name}: {error}")
 
 
@@ -96,7 +96,7 @@ def create_options(service: Mapping[str, Any]) -> dict[str, Any]:
     """
     options: dict[str, Any] = {}
     for field, value in service.items():
-        if field in _ELSEWHERE:
+        if field in _NOT_TRANSLATED:
             continue
         if field not in _TRANSLATIONS:
             raise LabError(f"compose.yaml: {field}: can be given to Compose alone")
@@ -136,4 +136,4 @@ _TRANSLATIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "tmpfs": ("tmpfs", _mounts),
 }
 # Fields that `create_machine` sets itself, or that mean nothing for a container that is killed.
-_ELSEWHERE = ("command", "image", "labels", "restart", "stop_grace_period")
+_NOT_TRANSLATED = ("command", "image", "labels", "restart", "stop_grace_period")

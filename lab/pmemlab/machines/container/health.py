@@ -43,10 +43,10 @@ def is_without_power(container: Container) -> bool:
     """Returns whether the container runs while its machine is without power."""
     if container.status != "running":
         return False
-    return _has(container, POWER_CUT_FILE)
+    return _has_state_file(container, POWER_CUT_FILE)
 
 
-def _has(container: Container, state_file: str) -> bool:
+def _has_state_file(container: Container, state_file: str) -> bool:
     found = container.exec_run(["test", "-e", f"{STATE_FOLDER}/{state_file}"])
     return bool(found.exit_code == 0)
 
@@ -60,7 +60,7 @@ def is_proved(container: Container) -> bool:
         raise MachineDiedError(f"container {container.name} has ended", last_log_lines(container))
     health = container.attrs["State"].get("Health", {}).get("Status")
     if health == "unhealthy":
-        if _has(container, PROOF_FILE):
+        if _has_state_file(container, PROOF_FILE):
             raise MachineDiedError(
                 f"container {container.name} was proved, and doesn't answer now; if it was paused, "
                 "it does so again in a minute",

@@ -15,7 +15,7 @@ from pmemlab.machines.container.clone import Clone
 from pmemlab.machines.container.image_build import WheelsFrom, build_image
 from pmemlab.machines.container.image_system import SUITE
 from pmemlab.machines.container.long_command import Report, run_long_command
-from pmemlab.machines.container.own_wheels import make_own_wheels
+from pmemlab.machines.container.own_wheels import make_project_wheels
 from pmemlab.machines.container.stages import Stages
 from pmemlab.machines.container.wheels import prepare_wheels
 
@@ -76,7 +76,7 @@ def _image_labels(client: docker.DockerClient, name: str) -> dict[str, str] | No
 
 def _wheels(clone: Clone, target: Target, announce: Report, report: Report) -> WheelsFrom:
     folders = list(_WHEELS[target])
-    has_own = make_own_wheels(clone, report)
+    has_own = make_project_wheels(clone, report)
     if has_own:
         folders.remove("build")  # the packages that compile wheels
     prepare_wheels(clone, folders, announce, report)

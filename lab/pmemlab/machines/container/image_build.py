@@ -19,7 +19,7 @@ from typing import Final, Literal, get_args
 
 from pmemlab.machines.container.long_command import Report, run_long_command
 
-__all__ = ["BASE", "DOCKERFILE", "SIDE_BY_SIDE", "WheelsFrom", "build_image", "part_of"]
+__all__ = ["BASE", "DOCKERFILE", "SIDE_BY_SIDE", "WheelsFrom", "build_image", "extract_stages"]
 
 DOCKERFILE = "docker/Dockerfile"
 
@@ -59,28 +59,28 @@ def build_image(
         _build_side_by_side(root, target, arguments, names, report, unneeded)
 
 
-def part_of(dockerfile: str, stages: Sequence[str]) -> str:
+def extract_stages(dockerfile: str, stages: Sequence[str]) -> str:
     """Returns a Dockerfile of some of the stages, word for word."""
     starts = [found.start() for found in _STAGE.finditer(dockerfile)]
-    wanted = [dockerfile[: starts[0]]]
+    required = [dockerfile[: starts[0]]]
     for start, end in zip(starts, [*starts[1:], len(dockerfile)], strict=True):
         stage = _STAGE.match(dockerfile, start)
         assert stage is not None
         if stage[1] in stages:
-            wanted.append(dockerfile[start:end])
-    return "".join(wanted)
+            required.append(dockerfile[start:end])
+    return "".join(required)
 
 
-def _copied_by(dockerfile: str) -> list[str]:
+def _copied_paths(dockerfile: str) -> list[str]:
     """Returns the paths in the clone of the files and folders that a Dockerfile copies."""
     return [source for copied in _COPY.findall(dockerfile) for source in copied.split()]
 
 
-def _link(root: Path, into: Path, sources: Sequence[str]) -> None:
+def _link(root: Path, context: Path, sources: Sequence[str]) -> None:
     """Links or copies sources into a build context; Docker itself reports missing sources."""
     unwanted = shutil.ignore_patterns("__pycache__", "*.so")  # as in .dockerignore
     for source in sorted(sources):  # a folder before its contents
-        path, link = root / source, into / source
+        path, link = root / source, context / source
         link.parent.mkdir(parents=True, exist_ok=True)
         if link.exists():
             continue
@@ -117,9 +117,9 @@ def _build_side_by_side(
         def build_part(stages: Sequence[str], names: Sequence[str] = ()) -> None:
             context = Path(folder) / stages[-1]
             context.mkdir()
-            part = part_of(dockerfile, stages)
+            part = extract_stages(dockerfile, stages)
             (context / "Dockerfile").write_text(part, encoding="utf-8")
-            _link(root, context, [".dockerignore", *_copied_by(part)])
+            _link(root, context, [".dockerignore", *_copied_paths(part)])
             _build(context, context / "Dockerfile", stages[-1], [*arguments, *names], report)
 
         build_part([BASE])

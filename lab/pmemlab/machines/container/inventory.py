@@ -18,9 +18,9 @@ from pmemlab.machines.container.clone import Clone
 __all__ = [
     "find_machines",
     "find_services",
-    "is_of_image",
+    "is_from_image",
     "owner_label",
-    "remove",
+    "remove_container",
     "remove_images",
     "sweep",
     "sweep_abandoned",
@@ -49,7 +49,7 @@ def find_services(client: docker.DockerClient, project: str) -> dict[str, Contai
     return {container.labels[_COMPOSE_SERVICE]: container for container in found}
 
 
-def is_of_image(container: Container, client: docker.DockerClient, image: str) -> bool:
+def is_from_image(container: Container, client: docker.DockerClient, image: str) -> bool:
     """Returns whether a container was made from the image that has this name now."""
     try:
         return bool(container.attrs["Image"] == client.images.get(image).id)
@@ -61,10 +61,10 @@ def sweep(client: docker.DockerClient, clone: Clone) -> int:
     """Removes all containers, networks and volumes of the clone. Returns the containers' number."""
     containers = _containers(client, clone)
     for container in containers:
-        remove(container)
-    for network in client.networks.list(filters=_of(clone)):
+        remove_container(container)
+    for network in client.networks.list(filters=_clone_filter(clone)):
         network.remove()
-    for volume in client.volumes.list(filters=_of(clone)):
+    for volume in client.volumes.list(filters=_clone_filter(clone)):
         volume.remove(force=True)
     return len(containers)
 
@@ -74,7 +74,7 @@ def sweep_abandoned(client: docker.DockerClient, clone: Clone) -> None:
     for container in _containers(client, clone):
         owner = container.labels.get(labels.OWNER)
         if owner is not None and not _is_alive(owner):
-            remove(container)
+            remove_container(container)
 
 
 def remove_images(client: docker.DockerClient, clone: Clone) -> int:
@@ -85,14 +85,14 @@ def remove_images(client: docker.DockerClient, clone: Clone) -> int:
     # A stage's image can be removed only after the images built on it.
     of_clone = [f"{labels.CLONE}={clone.project}", f"{labels.STAGE}={clone.project}"]
     removed = 0
-    while found := _removable(client, of_clone):
+    while found := _remove_unused_images(client, of_clone):
         removed += found
     if not client.images.list(filters={"label": labels.CLONE}):
-        removed += _removable(client, [labels.BASE])
+        removed += _remove_unused_images(client, [labels.BASE])
     return removed
 
 
-def _removable(client: docker.DockerClient, image_labels: Sequence[str]) -> int:
+def _remove_unused_images(client: docker.DockerClient, image_labels: Sequence[str]) -> int:
     """Removes the images with any of the labels that can be removed now. Returns their number."""
     removed = 0
     for label in image_labels:
@@ -108,7 +108,7 @@ def _removable(client: docker.DockerClient, image_labels: Sequence[str]) -> int:
     return removed
 
 
-def remove(container: Container) -> None:
+def remove_container(container: Container) -> None:
     """Kills and removes a container with its anonymous volumes, unless it is gone already."""
     with suppress(NotFound):
         try:
@@ -138,8 +138,8 @@ def _start_time(pid: int) -> str | None:
 
 
 def _containers(client: docker.DockerClient, clone: Clone) -> list[Container]:
-    return list(client.containers.list(all=True, filters=_of(clone), ignore_removed=True))
+    return list(client.containers.list(all=True, filters=_clone_filter(clone), ignore_removed=True))
 
 
-def _of(clone: Clone) -> dict[str, Any]:
+def _clone_filter(clone: Clone) -> dict[str, Any]:
     return {"label": f"{labels.CLONE}={clone.project}"}

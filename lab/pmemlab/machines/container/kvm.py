@@ -28,12 +28,12 @@ def kvm_works(client: docker.DockerClient, image: str) -> bool:
     if not Path(KVM_DEVICE).is_char_device():
         return False
     try:
-        return remembered("in containers", lambda: _try(client, image)) == "kvm"
+        return remembered("in containers", lambda: _trial_accelerator(client, image)) == "kvm"
     except DockerException:
         return False
 
 
-def _try(client: docker.DockerClient, image: str) -> Accelerator:
+def _trial_accelerator(client: docker.DockerClient, image: str) -> Accelerator:
     """Returns the accelerator that guests use in a container with the device."""
     answer = client.containers.run(
         image,

@@ -27,8 +27,8 @@ from pmemlab.machines.container.health import is_proved, read_proof
 from pmemlab.machines.container.image import ensure_image
 from pmemlab.machines.container.inventory import (
     find_machines,
-    is_of_image,
-    remove,
+    is_from_image,
+    remove_container,
     remove_images,
     sweep,
     sweep_abandoned,
@@ -82,8 +82,8 @@ def lab_up(topologies: Sequence[Topology] = (), console: Console | None = None) 
         image = ensure_image(client, clone, "machine", stages)
         kvm = kvm_works(client, image)
         overrides = [clone.kvm_override] if kvm else []
-        own = [topology.name for topology in topologies if topology not in users]
-        if own:
+        lab_topologies = [topology.name for topology in topologies if topology not in users]
+        if lab_topologies:
             compose = Compose(
                 clone,
                 clone.compose_file,
@@ -91,21 +91,23 @@ def lab_up(topologies: Sequence[Topology] = (), console: Console | None = None) 
                 project=clone.project,
                 environment={"PMEMLAB_IMAGE": image},
             )
-            compose.run("up", "--no-start", "--remove-orphans", *own)
+            compose.run("up", "--no-start", "--remove-orphans", *lab_topologies)
         machines = find_machines(client, clone)
-        wanted = {name: machines[name] for name in own}
+        containers = {name: machines[name] for name in lab_topologies}
         for topology in users:
-            found = machines.get(topology.name)
-            wanted[topology.name] = _of_user(client, clone, topology, image, kvm, found)
+            existing = machines.get(topology.name)
+            containers[topology.name] = _user_container(
+                client, clone, topology, image, kvm, existing
+            )
         # A starting machine waits now and then: three keep two processors busy.
-        outcomes = list(_start(wanted, math.ceil(1.5 * client.info()["NCPU"]), stages))
+        outcomes = list(_start(containers, math.ceil(1.5 * client.info()["NCPU"]), stages))
     console.print(_table(outcome for outcome in outcomes if not outcome.error))
     failures = [f"{outcome.name}: {outcome.error}" for outcome in outcomes if outcome.error]
     if failures:
         raise LabError("\n\n".join(failures))
 
 
-def _of_user(
+def _user_container(
     client: docker.DockerClient,
     clone: Clone,
     topology: Topology,
@@ -115,9 +117,9 @@ def _of_user(
 ) -> Container:
     """Returns the container of a user's own topology: the one found, if it is up to date."""
     if found is not None:
-        if serves_topology(found, topology) and is_of_image(found, client, image):
+        if serves_topology(found, topology) and is_from_image(found, client, image):
             return found
-        remove(found)
+        remove_container(found)
     return create_machine(client, clone, topology, image, kvm)
 
 

@@ -28,8 +28,8 @@ from pmemlab.machines.container.health import (
 from pmemlab.machines.container.image import current_image
 from pmemlab.machines.container.inventory import (
     find_machines,
-    is_of_image,
-    remove,
+    is_from_image,
+    remove_container,
     sweep_abandoned,
 )
 from pmemlab.machines.container.kvm import kvm_works
@@ -145,14 +145,14 @@ def open_container_machine(
         kvm = kvm_works(client, image)
         container = start_throwaway(client, clone, topology, image, kvm)
         try:
-            stop = engine_errors_as_lab_errors()(partial(remove, container))
+            stop = engine_errors_as_lab_errors()(partial(remove_container, container))
             on_boot(Booting("kvm" if kvm else "tcg", stop))
             wait_until_proved(container)
             return ContainerMachine(client, topology, container, owned=True)
         except BaseException:
-            remove(container)
+            remove_container(container)
             raise
-    if not is_of_image(container, client, image):
+    if not is_from_image(container, client, image):
         raise LabError(
             f"container {container.name} runs older sources than this clone's: run `make lab-up`"
         )
@@ -227,7 +227,7 @@ class ContainerMachine(LinkedMachine):
     def power_cut(self) -> None:
         uptime = self._uptime()
         uptime.end(POWER_CUT)
-        if uptime.how_it_ended == POWER_CUT and not has_ended(self._container):
+        if uptime.end_reason == POWER_CUT and not has_ended(self._container):
             # Asks the process in the container that serves the guest: it has the guest's media.
             self._link.switch_power(agent.POWER_CUT)
 
@@ -246,11 +246,11 @@ class ContainerMachine(LinkedMachine):
     @engine_errors_as_lab_errors()
     def stop(self) -> None:
         uptime = self._uptime()
-        has_no_power = uptime.how_it_ended not in ("", STOPPED)
+        has_no_power = uptime.end_reason not in ("", STOPPED)
         uptime.end(STOPPED)
         self._attached.close()
         if self._owned:
-            remove(self._container)
+            remove_container(self._container)
         elif has_no_power:
             # Leaves the lab as it was found, on new media, after a moment.
             self._container.restart(timeout=0)

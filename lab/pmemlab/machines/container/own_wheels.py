@@ -17,7 +17,7 @@ from pmemlab.machines.container.image_system import PYTHON, SUITE
 from pmemlab.machines.container.long_command import Report, run_long_command
 from pmemlab.machines.container.wheels import replaced_folder
 
-__all__ = ["make_own_wheels"]
+__all__ = ["make_project_wheels"]
 
 _TAG = f"cp{PYTHON.replace('.', '')}"
 # The folder in which `pip install -e engine` compiles the core.
@@ -30,13 +30,13 @@ _COMPILED_PLAINLY = re.compile(
 )
 
 
-def make_own_wheels(clone: Clone, report: Report) -> bool:
+def make_project_wheels(clone: Clone, report: Report) -> bool:
     """Fills docker/wheels/own. Returns False if this computer has another Debian or Python than the
     image, or no compiled objects: then the image's build compiles the wheels.
 
     Raises `LabError` with the last lines of the command that failed.
     """
-    if not (_is_of_the_images_system() and _has_compiled(clone.root / _OBJECTS)):
+    if not (_matches_image_system() and _has_compiled(clone.root / _OBJECTS)):
         return False
     with (
         replaced_folder(clone.root / "docker/wheels/own") as made,
@@ -49,7 +49,7 @@ def make_own_wheels(clone: Clone, report: Report) -> bool:
     return True
 
 
-def _is_of_the_images_system() -> bool:
+def _matches_image_system() -> bool:
     try:
         system = platform.freedesktop_os_release()
     except OSError:

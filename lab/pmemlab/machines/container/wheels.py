@@ -43,13 +43,13 @@ def prepare_wheels(clone: Clone, folders: Sequence[str], announce: Report, repor
     for name in folders:
         projects = _FOLDERS[name]
         target = folder / name
-        wanted = _requirements(clone, projects)
-        stamp = hashlib.sha256(f"{PYTHON}\n{wanted}\n".encode() + constraints).hexdigest()
+        requirements = _requirements(clone, projects)
+        stamp = hashlib.sha256(f"{PYTHON}\n{requirements}\n".encode() + constraints).hexdigest()
         stamp_file = folder / f"{name}.stamp"
         if stamp_file.is_file() and stamp_file.read_text() == stamp and target.is_dir():
             continue
         with replaced_folder(target) as fetched:
-            (fetched / "requirements.txt").write_text(wanted, encoding="utf-8")
+            (fetched / "requirements.txt").write_text(requirements, encoding="utf-8")
             _fetch(clone, fetched, announce, report)
             stamp_file.unlink(missing_ok=True)
         stamp_file.write_text(stamp)
@@ -78,16 +78,16 @@ def _requirements(clone: Clone, projects: Sequence[str]) -> str:
 
 def _fetch(clone: Clone, target: Path, announce: Report, report: Report) -> None:
     """Downloads the packages of the requirements.txt in `target` into `target`."""
-    wanted, constraints = target / "requirements.txt", clone.root / "constraints.txt"
-    if "\ntorch" in wanted.read_text(encoding="utf-8"):
+    requirements, constraints = target / "requirements.txt", clone.root / "constraints.txt"
+    if "\ntorch" in requirements.read_text(encoding="utf-8"):
         messages: list[str] = []
         torch = ["lab/tools/torch_wheel.py", "constraints.txt"]
         _download(clone, torch, ["--dest", str(target)], messages.append)
         if not any(target.glob("torch-*+cpu-*")):
             announce(messages[-1])  # says what to do
     # pip takes the CPU build in that folder, as the higher of two equal versions.
-    beside = ["--find-links", str(target), "--constraint", str(constraints)]
-    arguments = ["--dest", str(target), *beside, "--requirement", str(wanted)]
+    sources = ["--find-links", str(target), "--constraint", str(constraints)]
+    arguments = ["--dest", str(target), *sources, "--requirement", str(requirements)]
     _download(clone, ["-m", "pip"], arguments, report)
 
 

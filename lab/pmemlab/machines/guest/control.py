@@ -41,10 +41,10 @@ class ServedGuest(Spawner, Protocol):
 def attach(state: Path) -> Iterator[Link]:
     """Yields a link to the guest that is served with this state folder. Raises `LabError`."""
 
-    def died(how: str) -> LabError:
-        return MachineDiedError(f"the machine of {state} {how}")
+    def death_error(observation: str) -> LabError:
+        return MachineDiedError(f"the machine of {state} {observation}")
 
-    link = Link(connect(state), died)
+    link = Link(connect(state), death_error)
     try:
         yield link
     finally:

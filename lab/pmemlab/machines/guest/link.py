@@ -27,7 +27,7 @@ _KILL_GRACE_S = 10.0
 class Link:
     """Runs commands through a connected socket.
 
-    died: makes the error for a guest that is gone; its argument says what was seen.
+    death_error: makes the error for a guest that is gone; its argument says what was seen.
 
     Methods may be called from any thread. `_lock` guards `_channels` and `_closed`. `_sending` is
     held while a frame is sent, which may wait for the other end. The reading thread never takes
@@ -37,9 +37,9 @@ class Link:
     # A guest that neither answers a ping nor sends anything for this long is taken for dead.
     _silence_s = 60.0
 
-    def __init__(self, connection: socket.socket, died: Callable[[str], LabError]) -> None:
+    def __init__(self, connection: socket.socket, death_error: Callable[[str], LabError]) -> None:
         self._socket = connection
-        self._died = died
+        self._death_error = death_error
         self._lock = threading.Lock()
         self._sending = threading.Lock()
         self._numbers = itertools.count(1)
@@ -56,9 +56,9 @@ class Link:
         try:
             frame = self._channels[0].get(timeout=timeout)
         except queue.Empty:
-            raise self._died(f"was not up after {timeout:g} s") from None
+            raise self._death_error(f"was not up after {timeout:g} s") from None
         if frame is None:
-            raise self._died("went down before it was up")
+            raise self._death_error("went down before it was up")
 
     def wait_closed(self, timeout: float | None = None) -> bool:
         """Waits until the other end is gone. Returns False after the timeout."""
@@ -95,7 +95,7 @@ class Link:
         frames: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
         with self._lock:
             if self._closed.is_set():
-                raise self._died("is down")
+                raise self._death_error("is down")
             self._channels[channel] = frames
         self._send(agent.pack(kind, channel, payload))
         return Command(self, channel, frames)
@@ -142,7 +142,7 @@ class Link:
             try:
                 self._socket.sendall(data)
             except OSError:
-                raise self._died("is down") from None
+                raise self._death_error("is down") from None
 
     def _read(self) -> None:
         unpacker = agent.Unpacker()
@@ -184,12 +184,12 @@ class Link:
                 else:
                     silent_s += wait  # not by the clock: this process may have been stopped
                 if silent_s >= self._silence_s:
-                    raise self._died(f"has not answered for {self._silence_s:g} s") from None
+                    raise self._death_error(f"has not answered for {self._silence_s:g} s") from None
                 self._send(agent.pack(agent.PING))
                 continue
             if frame is None:
                 frames.put(None)  # for the next call
-                raise self._died("went down while a command ran")
+                raise self._death_error("went down while a command ran")
             return frame
 
     def _forget(self, channel: int) -> None:

@@ -87,8 +87,8 @@ def requirements(topology: Topology) -> list[MissingRequirementError]:
 
 
 def _missing_media_space(topology: Topology, folder: Path) -> Iterable[MissingRequirementError]:
-    what_for, remedy = f"the media of {topology.name}", "make room, or set TMPDIR or --state-dir"
-    return missing_space(folder, media_bytes(topology), what_for, remedy)
+    purpose, remedy = f"the media of {topology.name}", "make room, or set TMPDIR or --state-dir"
+    return missing_space(folder, media_bytes(topology), purpose, remedy)
 
 
 def open_guest_machine(
@@ -349,16 +349,16 @@ class GuestMachine(LinkedMachine):
         while True:
             boot = self._last_boot()
             boot.wait_ended()
-            how = boot.uptime.how_it_ended
-            if how == STOPPED or (boot.was_proved and how != POWER_CUT):
-                return boot.died("ended by itself")
+            reason = boot.uptime.end_reason
+            if reason == STOPPED or (boot.was_proved and reason != POWER_CUT):
+                return boot.death_error("ended by itself")
             with self._powered:
                 while self._boot is boot and not self._stopped:
                     # Limits the wait: of two signals that came together, Python 3.11 has shown
                     # neither to a thread in an endless wait.
                     self._powered.wait(_SIGNALS_EVERY_S)
             if self._stopped:
-                return boot.died(STOPPED)
+                return boot.death_error(STOPPED)
 
     def stop(self) -> None:
         with self._powered:

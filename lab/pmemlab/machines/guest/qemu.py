@@ -181,20 +181,20 @@ class Qemu:
     def pid(self) -> int:
         return self._process.pid
 
-    def died(self, how: str) -> MachineDiedError:
-        """Returns the error for a dead guest, with the end of its logs. how: what was seen."""
+    def death_error(self, observation: str) -> MachineDiedError:
+        """Returns the error for a dead guest, with its logs' ends. observation: what was seen."""
         try:
             status = self._process.wait(timeout=1.0)
-            how += f" (QEMU ended with status {status})"
+            observation += f" (QEMU ended with status {status})"
             if status == -signal.SIGBUS and _is_full(self._console.parent):
-                how += (
+                observation += (
                     f": the file system of {self._console.parent}, where its media lie, is full; "
                     "make room, or set TMPDIR or give --state-dir elsewhere"
                 )
         except subprocess.TimeoutExpired:
             pass
         words = [_tail(path) for path in (self._console, self._log)]
-        return MachineDiedError(f"guest {self._name} {how}", "\n".join(filter(None, words)))
+        return MachineDiedError(f"guest {self._name} {observation}", "\n".join(filter(None, words)))
 
     def kill(self) -> None:
         """Ends QEMU at once, as a power cut would."""
