@@ -13,6 +13,14 @@ from rich.table import Table
 
 from pmemlab.errors import LabError, MissingRequirementError
 from pmemlab.machines import host, process
+from pmemlab.machines.capacity import (
+    EMULATOR_BYTES,
+    free_memory_bytes,
+    gibibytes,
+    machine_bytes,
+    max_parallel_machines,
+    media_bytes,
+)
 from pmemlab.machines.guest import machine as guest
 from pmemlab.machines.guest.accelerator import choose_accelerator
 from pmemlab.machines.guest.kernel import cached_kernel, kernel_source
@@ -21,14 +29,6 @@ from pmemlab.machines.guest.qemu import find_qemu
 from pmemlab.machines.guest.requirements import unmet_requirements
 from pmemlab.machines.guest.sandbox import sandbox_arguments
 from pmemlab.machines.protocol import Kind
-from pmemlab.machines.room import (
-    EMULATOR_BYTES,
-    free_memory_bytes,
-    gibibytes,
-    machine_bytes,
-    max_parallel_machines,
-    media_bytes,
-)
 from pmemlab.topology import Topology, load_topology, topology_names
 
 __all__ = ["Diagnosis", "diagnose", "diagnosis_table"]

@@ -102,7 +102,9 @@ def test_a_full_disk_is_a_one_line_error_but_a_bug_is_a_traceback(
 ) -> None:
     for number, is_told in ((errno.ENOSPC, True), (errno.EBADF, False)):
         failure = OSError(number, os.strerror(number), "/cache/kernel")
-        monkeypatch.setattr(machine_commands, "running_or_fresh", mock.Mock(side_effect=failure))
+        monkeypatch.setattr(
+            machine_commands, "running_machine_or_new_guest", mock.Mock(side_effect=failure)
+        )
         if is_told:
             assert main(["machine", "show", "dram"]) == 2
             assert "pmemlab: [Errno 28] No space left on device: '/cache/kernel'" in (

@@ -20,7 +20,7 @@ from fake_docker import Engine, machine_of
 from recorded_facts import recorded_facts
 from requests import ReadTimeout
 
-from pmemlab.cli import reach
+from pmemlab.cli import machine_access
 from pmemlab.errors import LabError, MachineDiedError, ProofError
 from pmemlab.machines.container import labels
 from pmemlab.machines.container import machine as container_machine
@@ -207,15 +207,17 @@ def test_a_command_on_a_fresh_guest_says_that_the_lab_s_container_has_ended(
 ) -> None:
     mine = replace(load_topology("dram"), name="mine")
     fake_lab(monkeypatch, engine, mine)
-    monkeypatch.setattr(reach, "load_topology", lambda _: mine)
-    monkeypatch.setattr(reach, "_fresh_guest", lambda *_: contextlib.nullcontext("a guest"))
+    monkeypatch.setattr(machine_access, "load_topology", lambda _: mine)
+    monkeypatch.setattr(
+        machine_access, "_fresh_guest", lambda *_: contextlib.nullcontext("a guest")
+    )
     engine.status = "exited"
-    with reach.running_or_fresh("mine") as guest:
+    with machine_access.running_machine_or_new_guest("mine") as guest:
         assert str(guest) == "a guest"
     told = capfd.readouterr().err
     assert "mine: the lab's container lab_dram_1 (exited) doesn't run" in told
     engine.container.labels[labels.TOPOLOGY] = "another"
-    with reach.running_or_fresh("mine"):
+    with machine_access.running_machine_or_new_guest("mine"):
         assert capfd.readouterr().err == "", "the container is another topology's"
 
 

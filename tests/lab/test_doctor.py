@@ -13,7 +13,7 @@ from rich.console import Console
 from pmemlab import doctor
 from pmemlab.doctor import Diagnosis, diagnose, diagnosis_table
 from pmemlab.errors import MissingRequirementError
-from pmemlab.machines import host, process, room
+from pmemlab.machines import capacity, host, process
 from pmemlab.machines.guest import machine as guest
 from pmemlab.topology import load_topology
 
@@ -112,7 +112,7 @@ def test_free_memory_and_disk_are_shown_beside_what_machines_take(
 def test_too_little_memory_is_a_missing_requirement_of_guests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(room, "free_memory_bytes", lambda: GIB // 2)
+    monkeypatch.setattr(capacity, "free_memory_bytes", lambda: GIB // 2)
     told = [error.what for error in guest.requirements(load_topology("fsdax"))]
     assert [what for what in told if "of free memory for fsdax: 0.5 GiB are free" in what]
 
@@ -140,11 +140,11 @@ def test_free_memory_respects_the_control_group_s_limit(
 ) -> None:
     (tmp_path / "max").write_text(f"{GIB}\n")
     (tmp_path / "current").write_text(f"{GIB // 4}\n")
-    monkeypatch.setattr(room, "_MEMORY_LIMIT", tmp_path / "max")
-    monkeypatch.setattr(room, "_MEMORY_USED", tmp_path / "current")
-    assert room.free_memory_bytes() == 3 * GIB // 4
+    monkeypatch.setattr(capacity, "_MEMORY_LIMIT", tmp_path / "max")
+    monkeypatch.setattr(capacity, "_MEMORY_USED", tmp_path / "current")
+    assert capacity.free_memory_bytes() == 3 * GIB // 4
     (tmp_path / "max").write_text("max\n")
-    assert room.free_memory_bytes() > 3 * GIB // 4
+    assert capacity.free_memory_bytes() > 3 * GIB // 4
 
 
 @dataclass

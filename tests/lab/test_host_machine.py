@@ -11,7 +11,7 @@ import pytest
 
 from pmemlab.errors import LabError, MachineDiedError, ProofError
 from pmemlab.machines import host
-from pmemlab.machines.guest.reading import separate
+from pmemlab.machines.guest.fact_reading import split_unreadable
 from pmemlab.machines.guest.storage_facts import read_mount
 from pmemlab.machines.host import open_host_machine
 from pmemlab.machines.opening import open_machine
@@ -23,7 +23,7 @@ ON_MEMORY = PersistentMemory("/dev/shm", size_bytes=1 << 20)
 
 
 def _is_on_a_disk(folder: Path) -> bool:
-    return "block_devices" in separate(read_mount(str(folder)))[0]
+    return "block_devices" in split_unreadable(read_mount(str(folder)))[0]
 
 
 @pytest.fixture

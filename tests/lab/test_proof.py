@@ -270,7 +270,7 @@ def test_a_disk_is_listed_once_on_every_kernel(
         return {"blockdevices": [{"name": name, **size} for name in names]}
 
     monkeypatch.setattr(storage_facts, "_SYS", tmp_path)
-    monkeypatch.setattr(storage_facts, "document_of", listed)
+    monkeypatch.setattr(storage_facts, "run_json_program", listed)
     assert [disk["name"] for disk in storage_facts.read_disks()] == disks
 
 

@@ -124,7 +124,7 @@ def test_a_requested_kind_is_taken_without_probing_the_others(
 def test_too_little_memory_for_a_container_is_given_as_the_reason(
     computer: Computer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pmemlab.machines.room.free_memory_bytes", lambda: 1 << 28)
+    monkeypatch.setattr("pmemlab.machines.capacity.free_memory_bytes", lambda: 1 << 28)
     choice = computer.choose()
     assert choice.kind == "guest"  # a guest's memory isn't checked here
     assert "of free memory for fsdax: 0.2 GiB are free" in choice.why

@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from pmemlab.cli.reach import (
+from pmemlab.cli.machine_access import (
     environment,
     guest_options,
     print_script,

@@ -10,9 +10,13 @@ from rich.table import Table
 
 from pmemlab.cli.group import Group
 from pmemlab.cli.inside import copy, execute, shell
+from pmemlab.cli.machine_access import (
+    add_guest_options,
+    running_machine_names,
+    running_machine_or_new_guest,
+)
 from pmemlab.cli.messages import messages
-from pmemlab.cli.reach import add_guest_options, running_names, running_or_fresh
-from pmemlab.machines.room import gibibytes, media_bytes
+from pmemlab.machines.capacity import gibibytes, media_bytes
 from pmemlab.quantities import MOST_SECONDS
 from pmemlab.results import results_console
 from pmemlab.topology import load_topology, topology_names
@@ -109,7 +113,7 @@ def _doctor(_: argparse.Namespace) -> int:
 
 def _list(_: argparse.Namespace) -> int:
     """list the machines, the devices that they stand for, and which of them run in the lab"""
-    running = running_names()
+    running = running_machine_names()
     table = Table("machine", "what it is", "stands for", "memory", "in the lab")
     for topology in map(load_topology, topology_names()):
         named = topology.stands_for
@@ -130,7 +134,7 @@ def _show(arguments: argparse.Namespace) -> int:
     from pmemlab.memory_resources import memory_resources, memory_table
 
     console = results_console()
-    with running_or_fresh(arguments.machine) as machine:
+    with running_machine_or_new_guest(arguments.machine) as machine:
         for command in (["ndctl", "list", "-NR"], ["numactl", "-H"]):
             result = machine.run(command, timeout=60)
             console.print(f"# {' '.join(command)}", style="bold")

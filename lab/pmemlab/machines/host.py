@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from pmemlab.errors import LabError, ProofError
+from pmemlab.machines.capacity import missing_space
 from pmemlab.machines.process import ProcessMachine
 from pmemlab.machines.protocol import Kind
-from pmemlab.machines.room import missing_space
 from pmemlab.proof import mismatches
 from pmemlab.topology import Topology
 

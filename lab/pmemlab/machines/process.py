@@ -23,13 +23,13 @@ from pathlib import Path
 
 from pmemlab.errors import MachineDiedError, MissingFactError, MissingRequirementError
 from pmemlab.machines.boot import Boot
+from pmemlab.machines.capacity import missing_space
 from pmemlab.machines.facts import read_facts
 from pmemlab.machines.guest import agent
 from pmemlab.machines.guest.link import Link
 from pmemlab.machines.leftovers import Mark
 from pmemlab.machines.linked import LinkedMachine
 from pmemlab.machines.protocol import Accelerator, Kind
-from pmemlab.machines.room import missing_space
 from pmemlab.machines.state_folder import StateFolder
 from pmemlab.machines.uptime import POWER_CUT, STOPPED, Uptime
 from pmemlab.proof import find_fact, mismatches

@@ -8,9 +8,9 @@ from typing import Any
 
 from pmemlab.errors import LabError
 from pmemlab.machines import opening
+from pmemlab.machines.capacity import max_parallel_machines
 from pmemlab.machines.choice import Choice, MachineChooser
 from pmemlab.machines.protocol import Kind, KindOrAuto, Machine
-from pmemlab.machines.room import max_parallel_machines
 from pmemlab.scenarios.document import PLACES, Scenario, ScenarioError
 from pmemlab.scenarios.metrics import Metric, ResultsFile, commit_of
 from pmemlab.scenarios.modelled_rates import RateModel

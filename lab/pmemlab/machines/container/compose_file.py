@@ -14,9 +14,9 @@ from typing import Any, Final
 import yaml
 
 from pmemlab.errors import LabError, MissingRequirementError
+from pmemlab.machines.capacity import machine_bytes
 from pmemlab.machines.container.clone import Clone
 from pmemlab.machines.container.user_topology import is_lab_topology, path_in_container
-from pmemlab.machines.room import machine_bytes
 from pmemlab.topology import Requirements, Topology, load_topology, topology_names
 
 __all__ = [

@@ -15,7 +15,7 @@ from pmemlab.machines.container.clone import Clone
 from pmemlab.machines.container.image_build import WheelsFrom, build_image
 from pmemlab.machines.container.image_system import SUITE
 from pmemlab.machines.container.long_command import Report, run_long_command
-from pmemlab.machines.container.own_wheels import make_project_wheels
+from pmemlab.machines.container.project_wheels import make_project_wheels
 from pmemlab.machines.container.stages import Stages
 from pmemlab.machines.container.wheels import prepare_wheels
 

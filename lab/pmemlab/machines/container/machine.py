@@ -14,6 +14,7 @@ import docker
 from docker.models.containers import Container
 
 from pmemlab.errors import LabError, MissingRequirementError
+from pmemlab.machines.capacity import machine_bytes, missing_memory
 from pmemlab.machines.container.clone import Clone, find_clone
 from pmemlab.machines.container.compose_file import check_versions
 from pmemlab.machines.container.connection import connect, engine_errors_as_lab_errors
@@ -40,7 +41,6 @@ from pmemlab.machines.guest.link import Link
 from pmemlab.machines.lease import Lease
 from pmemlab.machines.linked import LinkedMachine
 from pmemlab.machines.protocol import Accelerator, Booting
-from pmemlab.machines.room import machine_bytes, missing_memory
 from pmemlab.machines.uptime import POWER_CUT, STOPPED, Uptime
 from pmemlab.proof import prove
 from pmemlab.topology import Topology

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pmemlab.machines.guest.reading import attempt, document_of, text_of
+from pmemlab.machines.guest.fact_reading import read_kernel_text, run_json_program, try_read
 
 __all__ = ["read_cxl_memdevs", "read_cxl_regions"]
 
@@ -16,7 +16,7 @@ def read_cxl_memdevs() -> list[dict[str, object]]:
     """Returns CXL memory devices by name. If the kernel has none, no program is called."""
     if not any(_DEVICES.glob("mem*")):
         return []
-    listed: list[dict[str, Any]] = document_of(["cxl", "list", "--memdevs"])
+    listed: list[dict[str, Any]] = run_json_program(["cxl", "list", "--memdevs"])
     return [
         {
             "name": memdev["memdev"],
@@ -31,7 +31,7 @@ def read_cxl_regions() -> list[dict[str, object]]:
     """Returns CXL regions by name; empty if there are none."""
     if not any(_DEVICES.glob("region*")):
         return []
-    listed: list[dict[str, Any]] = document_of(["cxl", "list", "--regions", "--targets"])
+    listed: list[dict[str, Any]] = run_json_program(["cxl", "list", "--regions", "--targets"])
     return [_region(region) for region in sorted(listed, key=lambda one: str(one["region"]))]
 
 
@@ -39,7 +39,7 @@ def _region(region: dict[str, Any]) -> dict[str, object]:
     folder = _DEVICES / region["region"]
     return {
         "name": region["region"],
-        "mode": attempt(lambda: text_of(folder / "mode")),
+        "mode": try_read(lambda: read_kernel_text(folder / "mode")),
         "bytes": region["size"],
         "decode_state": region["decode_state"],
         "memdevs": sorted(target["memdev"] for target in region.get("mappings", [])),

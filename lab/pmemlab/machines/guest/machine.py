@@ -23,6 +23,7 @@ from pmemlab.errors import (
     ProvisionError,
 )
 from pmemlab.machines.boot import Boot
+from pmemlab.machines.capacity import EMULATOR_BYTES, media_bytes, missing_memory, missing_space
 from pmemlab.machines.facts import read_facts
 from pmemlab.machines.guest.accelerator import choose_accelerator
 from pmemlab.machines.guest.host_files import HostFiles, compile_packages, package_folders
@@ -36,7 +37,6 @@ from pmemlab.machines.guest.sandbox import sandbox_arguments
 from pmemlab.machines.guest.shares import foreign_site_folders, guest_root, shared_folders
 from pmemlab.machines.linked import LinkedMachine
 from pmemlab.machines.protocol import Accelerator, Booting
-from pmemlab.machines.room import EMULATOR_BYTES, media_bytes, missing_memory, missing_space
 from pmemlab.machines.state_folder import StateFolder
 from pmemlab.machines.uptime import POWER_CUT, STOPPED, Uptime
 from pmemlab.proof import Proof, mismatches, prove

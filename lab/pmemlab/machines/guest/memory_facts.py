@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from pmemlab.machines.guest.reading import attempt, text_of
+from pmemlab.machines.guest.fact_reading import read_kernel_text, try_read
 
 __all__ = ["cpus_of", "read_memory_facts"]
 
@@ -25,21 +25,21 @@ def read_memory_facts() -> dict[str, object]:
     nodes = _numbers(_NODES / "online")
     with_cpus = _numbers(_NODES / "has_cpu")
     return {
-        "cpus": attempt(lambda: _numbers(_CPUS / "online")),
-        "socket_cpus": attempt(_socket_cpus),
+        "cpus": try_read(lambda: _numbers(_CPUS / "online")),
+        "socket_cpus": try_read(_socket_cpus),
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "nodes": nodes,
         "nodes_with_cpus": with_cpus,
         "nodes_without_cpus": sorted(set(nodes) - set(with_cpus)),
-        "node_sources": attempt(_node_sources),
-        "node_bytes": {str(node): attempt(partial(_node_bytes, node)) for node in nodes},
-        "distances": {str(node): attempt(partial(_distances, node, nodes)) for node in nodes},
-        "slow_nodes": attempt(lambda: _slow_nodes(with_cpus)),
-        "memory_side_caches": attempt(_memory_side_caches),
-        "ram_bytes": attempt(lambda: _physical_bytes("System RAM")),
-        "kmem_bytes": attempt(lambda: _physical_bytes("System RAM (kmem)")),
-        "persistent_bytes": attempt(lambda: _physical_bytes("Persistent Memory")),
-        "declared_persistent_bytes": attempt(
+        "node_sources": try_read(_node_sources),
+        "node_bytes": {str(node): try_read(partial(_node_bytes, node)) for node in nodes},
+        "distances": {str(node): try_read(partial(_distances, node, nodes)) for node in nodes},
+        "slow_nodes": try_read(lambda: _slow_nodes(with_cpus)),
+        "memory_side_caches": try_read(_memory_side_caches),
+        "ram_bytes": try_read(lambda: _physical_bytes("System RAM")),
+        "kmem_bytes": try_read(lambda: _physical_bytes("System RAM (kmem)")),
+        "persistent_bytes": try_read(lambda: _physical_bytes("Persistent Memory")),
+        "declared_persistent_bytes": try_read(
             lambda: _physical_bytes("Persistent Memory (legacy)")  # memmap= makes these
         ),
     }
@@ -49,7 +49,7 @@ def _numbers(path: Path) -> list[int]:
     """Returns a sysfs list such as "0-1,3". A kernel without NUMA has one node."""
     if not path.exists():
         return [0]
-    ranges = (part.split("-") for part in text_of(path).split(",") if part)
+    ranges = (part.split("-") for part in read_kernel_text(path).split(",") if part)
     return [n for low, *high in ranges for n in range(int(low), int(high[0] if high else low) + 1)]
 
 
@@ -62,7 +62,7 @@ def cpus_of(node: int) -> set[int]:
 def _socket_cpus() -> dict[str, list[int]]:
     sockets: dict[str, list[int]] = {}
     for cpu in _numbers(_CPUS / "online"):
-        socket = text_of(_CPUS / f"cpu{cpu}" / "topology" / "physical_package_id")
+        socket = read_kernel_text(_CPUS / f"cpu{cpu}" / "topology" / "physical_package_id")
         sockets.setdefault(socket, []).append(cpu)
     return sockets
 
@@ -70,7 +70,9 @@ def _socket_cpus() -> dict[str, list[int]]:
 def _node_sources() -> list[str]:
     """Returns what defines NUMA nodes: the firmware's table, the kernel's command line, or both."""
     asked = [
-        word for word in text_of(Path("/proc/cmdline")).split() if word.startswith("numa=fake")
+        word
+        for word in read_kernel_text(Path("/proc/cmdline")).split()
+        if word.startswith("numa=fake")
     ]
     firmware = ["SRAT"] if (_ACPI_TABLES / "SRAT").exists() else []
     return firmware + (["numa=fake"] if asked else [])
@@ -78,7 +80,7 @@ def _node_sources() -> list[str]:
 
 def _node_bytes(node: int) -> int:
     path = _NODES / f"node{node}" / "meminfo"
-    for line in text_of(path).splitlines():
+    for line in read_kernel_text(path).splitlines():
         if "MemTotal:" in line:
             return int(line.split()[-2]) << 10
     raise ValueError(f"{path} has no MemTotal")
@@ -86,7 +88,7 @@ def _node_bytes(node: int) -> int:
 
 def _distances(node: int, nodes: list[int]) -> dict[str, int]:
     path = _NODES / f"node{node}" / "distance"
-    values = text_of(path).split() if path.exists() else ["10"]
+    values = read_kernel_text(path).split() if path.exists() else ["10"]
     return {str(other): int(value) for other, value in zip(nodes, values, strict=True)}
 
 
@@ -106,10 +108,12 @@ def _memory_side_caches() -> list[dict[str, object]]:
         {
             "node": int(folder.parents[1].name.removeprefix("node")),
             "level": int(folder.name.removeprefix("index")),
-            "bytes": int(text_of(folder / "size")),
-            "line_bytes": int(text_of(folder / "line_size")),
-            "indexing": _INDEXING.get(int(text_of(folder / "indexing")), "other"),
-            "write_policy": _WRITE_POLICY.get(int(text_of(folder / "write_policy")), "other"),
+            "bytes": int(read_kernel_text(folder / "size")),
+            "line_bytes": int(read_kernel_text(folder / "line_size")),
+            "indexing": _INDEXING.get(int(read_kernel_text(folder / "indexing")), "other"),
+            "write_policy": _WRITE_POLICY.get(
+                int(read_kernel_text(folder / "write_policy")), "other"
+            ),
         }
         for folder in sorted(_NODES.glob("node*/memory_side_cache/index*"))
     ]

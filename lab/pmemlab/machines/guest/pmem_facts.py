@@ -16,8 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from pmemlab.machines.guest.fact_reading import read_kernel_text, run_json_program, try_read
 from pmemlab.machines.guest.memory_facts import cpus_of
-from pmemlab.machines.guest.reading import attempt, document_of, text_of
 from pmemlab.placement import ProcessMemory
 
 __all__ = ["is_pmem", "map_sync", "memkind_nodes", "page_regions", "read_nvdimm_buses"]
@@ -38,7 +38,7 @@ def read_nvdimm_buses() -> dict[str, object]:
     """
     if not _ND.exists():
         return {"dimms": [], "regions": []}
-    buses = document_of(["ndctl", "list", "--buses", "--dimms", "--regions", "--namespaces"])
+    buses = run_json_program(["ndctl", "list", "--buses", "--dimms", "--regions", "--namespaces"])
     dimms = [
         {"name": dimm["dev"], "provider": bus["provider"]}
         for bus in buses
@@ -60,9 +60,9 @@ def _region(region: dict[str, Any], bus: dict[str, Any]) -> dict[str, object]:
         "name": region["dev"],
         "provider": bus["provider"],
         "bytes": region["size"],
-        "node": attempt(lambda: int(text_of(folder / "numa_node"))),
-        "dimms": attempt(lambda: int(text_of(folder / "mappings"))),
-        "persistence_domain": attempt(lambda: _persistence_domain(folder)),
+        "node": try_read(lambda: int(read_kernel_text(folder / "numa_node"))),
+        "dimms": try_read(lambda: int(read_kernel_text(folder / "mappings"))),
+        "persistence_domain": try_read(lambda: _persistence_domain(folder)),
         "modes": [namespace.get("mode") for namespace in region.get("namespaces", [])],
     }
 
@@ -70,7 +70,7 @@ def _region(region: dict[str, Any], bus: dict[str, Any]) -> dict[str, object]:
 def _persistence_domain(folder: Path) -> str:
     """Returns the domain. The kernel has this file only if the bus has declared the domain."""
     path = folder / "persistence_domain"
-    return text_of(path) if path.exists() else "unknown"
+    return read_kernel_text(path) if path.exists() else "unknown"
 
 
 def map_sync(path: str) -> bool:
@@ -96,7 +96,10 @@ def page_regions(path: str) -> list[str]:
     "none" stands for pages elsewhere. Raises PermissionError if only root may read this.
     """
     regions = {
-        folder.name: (int(text_of(folder / "resource"), 0), int(text_of(folder / "size")))
+        folder.name: (
+            int(read_kernel_text(folder / "resource"), 0),
+            int(read_kernel_text(folder / "size")),
+        )
         for folder in (_ND / "devices").glob("region*")
     }
     with _allocated_file(path, _SPREAD_BYTES) as (file, is_ours):

@@ -15,6 +15,7 @@ from functools import partial
 
 from pmemlab.machines.guest.cxl_facts import read_cxl_memdevs, read_cxl_regions
 from pmemlab.machines.guest.fact_names import FACTS
+from pmemlab.machines.guest.fact_reading import split_unreadable, try_read
 from pmemlab.machines.guest.memory_facts import cpus_of, read_memory_facts
 from pmemlab.machines.guest.pmem_facts import (
     is_pmem,
@@ -23,7 +24,6 @@ from pmemlab.machines.guest.pmem_facts import (
     page_regions,
     read_nvdimm_buses,
 )
-from pmemlab.machines.guest.reading import attempt, separate
 from pmemlab.machines.guest.storage_facts import read_disks, read_mount, read_ssd
 
 __all__ = ["read_facts"]
@@ -38,36 +38,36 @@ def read_facts(path: str | None, memkind: bool, ssd: str | None = None) -> dict[
     ssd: folder that should be on a solid-state disk; adds facts of its mount and disk.
     """
     memory = read_memory_facts()
-    buses = attempt(read_nvdimm_buses)
-    disks = attempt(read_disks)
+    buses = try_read(read_nvdimm_buses)
+    disks = try_read(read_disks)
     found: dict[str, object] = {
         "kernel": os.uname().release,
         **memory,
         "dimms": buses["dimms"] if isinstance(buses, dict) else buses,
         "regions": buses["regions"] if isinstance(buses, dict) else buses,
-        "cxl_memdevs": attempt(read_cxl_memdevs),
-        "cxl_regions": attempt(read_cxl_regions),
+        "cxl_memdevs": try_read(read_cxl_memdevs),
+        "cxl_regions": try_read(read_cxl_regions),
         "disks": disks,
     }
     if path is not None:
-        mount = attempt(lambda: read_mount(path))
+        mount = try_read(lambda: read_mount(path))
         if isinstance(mount, dict):
-            mount["map_sync"] = attempt(lambda: map_sync(path))
-            mount["page_regions"] = attempt(lambda: page_regions(path))
+            mount["map_sync"] = try_read(lambda: map_sync(path))
+            mount["page_regions"] = try_read(lambda: page_regions(path))
         found["mount"] = mount
-        found["libpmem"] = {"is_pmem": attempt(lambda: is_pmem(path))}
+        found["libpmem"] = {"is_pmem": try_read(lambda: is_pmem(path))}
     if memkind:
         found["memkind"] = _read_memkind(memory["nodes_with_cpus"])
     if ssd is not None:
-        found["ssd"] = attempt(lambda: read_ssd(ssd, disks))
-    facts, unreadable = separate(found)
+        found["ssd"] = try_read(lambda: read_ssd(ssd, disks))
+    facts, unreadable = split_unreadable(found)
     return {**facts, "unreadable": unreadable}
 
 
 def _read_memkind(nodes_with_cpus: object) -> dict[str, object]:
     assert isinstance(nodes_with_cpus, list)
     askers = [node for node in nodes_with_cpus if cpus_of(node)]
-    answers = {str(node): attempt(partial(memkind_nodes, node)) for node in askers}
+    answers = {str(node): try_read(partial(memkind_nodes, node)) for node in askers}
     unreadable = [answer for answer in answers.values() if not isinstance(answer, list)]
     together = {node for nodes in answers.values() if isinstance(nodes, list) for node in nodes}
     return {

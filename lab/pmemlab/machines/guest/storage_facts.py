@@ -6,7 +6,13 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from pmemlab.machines.guest.reading import Unreadable, attempt, document_of, output_of, text_of
+from pmemlab.machines.guest.fact_reading import (
+    Unreadable,
+    read_kernel_text,
+    run_json_program,
+    run_program,
+    try_read,
+)
 from pmemlab.mounts import mount_of
 from pmemlab.placement import device_number
 
@@ -25,7 +31,7 @@ def read_disks() -> list[dict[str, object]]:
     if not names:
         return []
     columns = "NAME,MAJ:MIN,TRAN,ROTA,SIZE"
-    listing = document_of(
+    listing = run_json_program(
         [
             "lsblk",
             "--json",
@@ -50,7 +56,9 @@ def read_disks() -> list[dict[str, object]]:
 
 def _is_disk(path: Path) -> bool:
     with suppress(FileNotFoundError):
-        if text_of(path / "hidden") == "1":  # one path of an NVMe disk, which may have several
+        if (
+            read_kernel_text(path / "hidden") == "1"
+        ):  # one path of an NVMe disk, which may have several
             return False
     place = path.resolve()
     virtual = _SYS.resolve() / "devices/virtual"
@@ -67,8 +75,8 @@ def read_mount(path: str) -> dict[str, object]:
     return {
         "device": device,
         "device_number": device_number(Path(path).stat().st_dev),
-        "block_devices": attempt(lambda: _block_devices(device)),
-        "mapping": attempt(lambda: _mapping(device)),
+        "block_devices": try_read(lambda: _block_devices(device)),
+        "mapping": try_read(lambda: _mapping(device)),
         "point": mount.point,
         "filesystem": mount.filesystem,
         "dax": mount.is_dax,
@@ -102,7 +110,7 @@ def read_ssd(path: str, disks: object) -> dict[str, object]:
         disk = found[0] if found else disk
     for name in ("transport", "rotates"):
         facts[name] = disk[name] if isinstance(disk, dict) else disk
-    traffic = attempt(lambda: _traffic(str(mount["device_number"])))
+    traffic = try_read(lambda: _traffic(str(mount["device_number"])))
     for name in ("read_bytes", "written_bytes"):
         facts[name] = traffic[name] if isinstance(traffic, dict) else traffic
     return facts
@@ -111,7 +119,7 @@ def read_ssd(path: str, disks: object) -> dict[str, object]:
 def _traffic(number: str) -> dict[str, int]:
     """Returns bytes read from and written to a device since the machine started. Raises OSError."""
     # Documentation/block/stat.rst: the third and the seventh field are sectors of 512 bytes.
-    fields = text_of(Path("/sys/dev/block") / number / "stat").split()
+    fields = read_kernel_text(Path("/sys/dev/block") / number / "stat").split()
     return {"read_bytes": int(fields[2]) * 512, "written_bytes": int(fields[6]) * 512}
 
 
@@ -137,7 +145,7 @@ def _mapping(device: str) -> list[dict[str, object]]:
     """
     if not _block_device_folder(device).joinpath("dm").exists():
         return []
-    table = output_of(["dmsetup", "table", device])
+    table = run_program(["dmsetup", "table", device])
     return [_target(line.split()) for line in table.splitlines()]
 
 

@@ -26,8 +26,8 @@ __all__ = [
     "environment",
     "guest_options",
     "print_script",
-    "running_names",
-    "running_or_fresh",
+    "running_machine_names",
+    "running_machine_or_new_guest",
     "runs_in_the_lab",
     "spawner",
 ]
@@ -57,9 +57,9 @@ def add_guest_options(command: argparse.ArgumentParser) -> None:
 
 @contextlib.contextmanager
 def spawner(arguments: argparse.Namespace, options: GuestOptions | None) -> Iterator[Spawner]:
-    """Yields the guest of --state-dir, else the machine of `running_or_fresh`."""
+    """Yields the guest of --state-dir, else the machine of `running_machine_or_new_guest`."""
     if arguments.state_dir is None:
-        with running_or_fresh(arguments.machine, options) as machine:
+        with running_machine_or_new_guest(arguments.machine, options) as machine:
             yield machine
         return
     from pmemlab.machines.guest.control import attach
@@ -69,7 +69,9 @@ def spawner(arguments: argparse.Namespace, options: GuestOptions | None) -> Iter
 
 
 @contextlib.contextmanager
-def running_or_fresh(name: str, options: GuestOptions | None = None) -> Iterator[Machine]:
+def running_machine_or_new_guest(
+    name: str, options: GuestOptions | None = None
+) -> Iterator[Machine]:
     """Yields the running lab's machine of that name, else a guest that lives as long as the
     context.
 
@@ -87,7 +89,7 @@ def running_or_fresh(name: str, options: GuestOptions | None = None) -> Iterator
         yield guest
 
 
-def running_names() -> frozenset[str]:
+def running_machine_names() -> frozenset[str]:
     """Returns the names of the machines that run in the clone's lab."""
     try:
         from pmemlab.machines.container.machine import running_machines

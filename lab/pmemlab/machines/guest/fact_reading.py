@@ -8,7 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["Unreadable", "attempt", "document_of", "output_of", "separate", "text_of"]
+__all__ = [
+    "Unreadable",
+    "read_kernel_text",
+    "run_json_program",
+    "run_program",
+    "split_unreadable",
+    "try_read",
+]
 
 _LIMIT_S = 60.0
 
@@ -19,7 +26,7 @@ class Unreadable(NamedTuple):  # importing dataclasses would cost a guest 0.5 s
     why: str
 
 
-def attempt(read: Callable[[], object]) -> object:
+def try_read(read: Callable[[], object]) -> object:
     """Returns the result of `read`, or `Unreadable` with the text of its error."""
     try:
         return read()
@@ -29,34 +36,34 @@ def attempt(read: Callable[[], object]) -> object:
         return Unreadable(str(error) or type(error).__name__)
 
 
-def separate(facts: Mapping[str, object]) -> tuple[dict[str, object], dict[str, str]]:
+def split_unreadable(facts: Mapping[str, object]) -> tuple[dict[str, object], dict[str, str]]:
     """Returns the readable facts, and dotted name -> reason for the unreadable ones.
 
     An item of a list keeps its place: it loses the fact, or becomes an empty mapping.
     """
     reasons: dict[str, str] = {}
 
-    def without(value: object, name: str) -> object:
+    def strip(value: object, name: str) -> object:
         if isinstance(value, Unreadable):
             reasons[name] = value.why
             return {}
         if isinstance(value, Mapping):
-            kept = {key: without(item, f"{name}.{key}") for key, item in value.items()}
-            return {key: item for key, item in kept.items() if f"{name}.{key}" not in reasons}
+            stripped = {key: strip(item, f"{name}.{key}") for key, item in value.items()}
+            return {key: item for key, item in stripped.items() if f"{name}.{key}" not in reasons}
         if isinstance(value, list):
-            return [without(item, f"{name}.{index}") for index, item in enumerate(value)]
+            return [strip(item, f"{name}.{index}") for index, item in enumerate(value)]
         return value
 
-    kept = {key: without(value, key) for key, value in facts.items()}
-    return {key: value for key, value in kept.items() if key not in reasons}, reasons
+    stripped = {key: strip(value, key) for key, value in facts.items()}
+    return {key: value for key, value in stripped.items() if key not in reasons}, reasons
 
 
-def text_of(path: Path) -> str:
+def read_kernel_text(path: Path) -> str:
     """Returns a small file of the kernel's, without the end of its line. Raises OSError."""
     return path.read_text().strip()
 
 
-def output_of(argv: Sequence[str]) -> str:
+def run_program(argv: Sequence[str]) -> str:
     """Returns a program's output. Raises OSError with the program's message if it fails."""
     done = subprocess.run(
         argv,
@@ -67,17 +74,17 @@ def output_of(argv: Sequence[str]) -> str:
         stdin=subprocess.DEVNULL,
     )
     if done.returncode:
-        words = (done.stderr or done.stdout).strip() or "it said nothing"
-        raise OSError(f"{' '.join(argv)} ended with status {done.returncode}: {words}")
+        message = (done.stderr or done.stdout).strip() or "it said nothing"
+        raise OSError(f"{' '.join(argv)} ended with status {done.returncode}: {message}")
     return done.stdout
 
 
-def document_of(argv: Sequence[str]) -> Any:
+def run_json_program(argv: Sequence[str]) -> Any:
     """Returns the JSON document that a program prints; an empty list if it prints nothing.
 
-    Raises as `output_of` does, and ValueError if the output is not JSON.
+    Raises as `run_program` does, and ValueError if the output is not JSON.
     """
-    output = output_of(argv)
+    output = run_program(argv)
     try:
         return json.loads(output) if output.strip() else []
     except ValueError as error:

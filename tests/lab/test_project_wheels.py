@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from pmemlab.errors import LabError
-from pmemlab.machines.container import own_wheels
+from pmemlab.machines.container import project_wheels
 from pmemlab.machines.container.clone import Clone
 from pmemlab.machines.container.long_command import Report
-from pmemlab.machines.container.own_wheels import make_project_wheels
+from pmemlab.machines.container.project_wheels import make_project_wheels
 
 PLAIN = {"CMAKE_CXX_COMPILER:FILEPATH": "/usr/bin/g++", "CMAKE_CXX_FLAGS:STRING": ""}
 
@@ -37,10 +37,10 @@ class Pip:
 def pip(monkeypatch: pytest.MonkeyPatch) -> Pip:
     """A fake pip, on a computer with the image's system, Python version and processor."""
     pip = Pip()
-    monkeypatch.setattr(own_wheels, "run_long_command", pip)
-    monkeypatch.setattr(own_wheels, "find_spec", lambda _: True)
+    monkeypatch.setattr(project_wheels, "run_long_command", pip)
+    monkeypatch.setattr(project_wheels, "find_spec", lambda _: True)
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    monkeypatch.setattr(own_wheels, "PYTHON", ".".join(map(str, sys.version_info[:2])))
+    monkeypatch.setattr(project_wheels, "PYTHON", ".".join(map(str, sys.version_info[:2])))
     _system(monkeypatch, "debian", "bookworm")
     return pip
 
@@ -51,7 +51,7 @@ def _system(monkeypatch: pytest.MonkeyPatch, name: str, version: str) -> None:
 
 
 def _clone_with_build(root: Path, **settings: str) -> Clone:
-    objects = root / own_wheels._OBJECTS
+    objects = root / project_wheels._OBJECTS
     objects.mkdir(parents=True, exist_ok=True)
     text = "".join(f"{name}={value}\n" for name, value in sorted({**PLAIN, **settings}.items()))
     (objects / "CMakeCache.txt").write_text(f"# settings\nBUILD_TESTING:BOOL=ON\n{text}")
@@ -80,7 +80,7 @@ def test_a_different_system_python_or_processor_builds_no_wheels(
         assert not make_project_wheels(clone, lambda _: None)
     _system(monkeypatch, "debian", "bookworm")
     with monkeypatch.context() as other:
-        other.setattr(own_wheels, "PYTHON", "2.7")
+        other.setattr(project_wheels, "PYTHON", "2.7")
         assert not make_project_wheels(clone, lambda _: None)
     with monkeypatch.context() as other:
         other.setattr(platform, "machine", lambda: "aarch64")
@@ -105,7 +105,9 @@ def test_without_the_build_tools_no_wheels_are_built(
     monkeypatch: pytest.MonkeyPatch, pip: Pip, tmp_path: Path
 ) -> None:
     clone = _clone_with_build(tmp_path)
-    monkeypatch.setattr(own_wheels, "find_spec", lambda tool: tool != "scikit_build_core" or None)
+    monkeypatch.setattr(
+        project_wheels, "find_spec", lambda tool: tool != "scikit_build_core" or None
+    )
     assert not make_project_wheels(clone, lambda _: None)
     assert pip.calls == []
 
