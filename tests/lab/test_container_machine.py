@@ -208,9 +208,7 @@ def test_a_command_on_a_fresh_guest_says_that_the_lab_s_container_has_ended(
     mine = replace(load_topology("dram"), name="mine")
     fake_lab(monkeypatch, engine, mine)
     monkeypatch.setattr(machine_access, "load_topology", lambda _: mine)
-    monkeypatch.setattr(
-        machine_access, "_fresh_guest", lambda *_: contextlib.nullcontext("a guest")
-    )
+    monkeypatch.setattr(machine_access, "_new_guest", lambda *_: contextlib.nullcontext("a guest"))
     engine.status = "exited"
     with machine_access.running_machine_or_new_guest("mine") as guest:
         assert str(guest) == "a guest"

@@ -40,11 +40,11 @@ class Uptime:
     def check(self) -> None:
         """Raises `MachineDiedError` if the uptime has ended."""
         if self.end_reason:
-            raise MachineDiedError(f"{self._who} {self.how_it_ended}")
+            raise MachineDiedError(f"{self._machine_name} {self.end_reason}")
 
     def check_ended(self) -> None:
         """Raises `LabError` if the machine may not be switched on: it has power, or is stopped."""
         if self.end_reason == STOPPED:
             self.check()
         if not self.end_reason:
-            raise LabError(f"{self._who} has power; cut it first")
+            raise LabError(f"{self._machine_name} has power; cut it first")

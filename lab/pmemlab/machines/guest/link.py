@@ -317,7 +317,7 @@ class Command:
             for _ in self.frames(time.monotonic() + _KILL_GRACE_S):
                 pass
         except TimeoutError:
-            raise self._link._died("does not answer, not even to a kill") from None
+            raise self._link._death_error("does not answer, not even to a kill") from None
 
 
 class _Lines:
