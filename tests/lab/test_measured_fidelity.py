@@ -28,7 +28,7 @@ from pmemlab.model.fidelity.numa_nodes import NodeTraining, compare_nodes
 from pmemlab.model.fidelity.paced_bandwidth import (
     Effort,
     Point,
-    SlowMotion,
+    SlowedDevice,
     compare_paced,
     without_point,
 )
@@ -152,7 +152,7 @@ def test_a_point_that_cannot_be_predicted_is_named_as_left_out() -> None:
 
 def test_slow_motion_multiplies_all_times() -> None:
     whole = load_device("ddr4-2666-x6")
-    slow = SlowMotion(whole, 7.0)
+    slow = SlowedDevice(whole, 7.0)
     assert slow.time_ns(Access.LOAD, 256, 3) == 7 * whole.time_ns(Access.LOAD, 256, 3)
     assert slow.alone_ns(Access.LOAD, 256) == 7 * whole.alone_ns(Access.LOAD, 256)
 

@@ -54,7 +54,7 @@ def test_shares_equal_plain_sums(rows: int, skew: float, data: st.DataObject) ->
 def test_the_number_of_different_rows_equals_a_plain_sum(
     rows: int, skew: float, time: float
 ) -> None:
-    different = BoundedZipf(rows, skew).different_rows(time)
+    different = BoundedZipf(rows, skew).distinct_rows_of(time)
     assert different == pytest.approx(
         np.sum(-np.expm1(-_probabilities(rows, skew) * time)), rel=1e-6, abs=1e-9
     )
@@ -182,7 +182,7 @@ def test_a_simulated_cpu_cache_misses_as_calculated() -> None:
 def test_in_the_characteristic_time_as_many_rows_are_used_as_are_cached() -> None:
     zipf = BoundedZipf(10**9, 1.05)
     time = characteristic_time(zipf, 10**6)
-    assert zipf.different_rows(time) == pytest.approx(10**6, rel=1e-6)
+    assert zipf.distinct_rows_of(time) == pytest.approx(10**6, rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from embstore.devices import Access
 from pmemlab.errors import LabError, NotPublishedError
 from pmemlab.model.devices.curves import BandwidthCurve
 from pmemlab.model.devices.device_file import Curve
-from pmemlab.model.devices.filed_device import FiledDevice
+from pmemlab.model.devices.single_file_device import SingleFileDevice
 
 __all__ = ["BlockDevice"]
 
@@ -32,7 +32,7 @@ _CURVES: dict[Access, tuple[Curve, ...]] = {
 }
 
 
-class BlockDevice(FiledDevice):
+class BlockDevice(SingleFileDevice):
     @property
     def cpu_cache_bytes(self) -> int:
         return 0
@@ -93,15 +93,15 @@ class BlockDevice(FiledDevice):
         return min(ceiling, threads * size_bytes * 1e3 / idle_ns)
 
     def _curve(self, operation: str, pattern: str) -> BandwidthCurve:
-        own = self.file.bandwidth.get((operation, pattern))
-        if own is None:
+        curve = self.file.bandwidth.get((operation, pattern))
+        if curve is None:
             raise self._unpublished(operation, pattern)
         sequential = self.file.bandwidth.get((operation, "sequential"))
         if pattern == "sequential" or sequential is None:
-            return own
-        largest = own.rows[-1].size_bytes
+            return curve
+        largest = curve.rows[-1].size_bytes
         return BandwidthCurve(
-            [*own.rows, *(row for row in sequential.rows if row.size_bytes > largest)]
+            [*curve.rows, *(row for row in sequential.rows if row.size_bytes > largest)]
         )
 
     def _idle_ns(self, operation: str, pattern: str, size_bytes: int) -> float | None:

@@ -9,10 +9,10 @@ from embstore.devices import Access
 from pmemlab.errors import NotPublishedError
 from pmemlab.model.devices.curves import BandwidthCurve, LoadedLatencyCurve
 from pmemlab.model.devices.device_file import Curve, DeviceFile
-from pmemlab.model.devices.filed_device import FiledDevice
 from pmemlab.model.devices.loading import device_names, load_device
 from pmemlab.model.devices.memory_mode import MemoryModeDevice
 from pmemlab.model.devices.model import DeviceModel
+from pmemlab.model.devices.single_file_device import SingleFileDevice
 
 __all__ = ["print_device", "print_devices"]
 
@@ -60,7 +60,7 @@ def print_device(console: Console, name_or_path: str) -> None:
     )
     if isinstance(device, MemoryModeDevice):
         _print_memory_mode(console, device)
-    elif isinstance(device, FiledDevice):
+    elif isinstance(device, SingleFileDevice):
         _print_curves(console, device.file)
     for note in device.notes:
         console.print(f"\nnote: {note}", markup=False)

@@ -86,7 +86,7 @@ class BandwidthCurve:
         values = [row.at(threads) * self._bend(row, threads) for row in between]
         return interpolate(size_bytes, [row.size_bytes for row in between], values)
 
-    def _bend(self, row: BandwidthRow, threads: float) -> float:
+    def _bend_factor(self, row: BandwidthRow, threads: float) -> float:
         """Returns the factor by which the nearest sizes with points inside this row's gap in thread
         counts differ from a straight line there, for example because bandwidth stops growing.
         """
@@ -181,16 +181,17 @@ class LoadedLatencyCurve:
         return high
 
 
-def interpolate(at: float, places: Sequence[float], values: Sequence[float]) -> float:
-    """Returns the value at `at` on straight lines in logarithms; the end values beyond the ends.
+def interpolate(position: float, places: Sequence[float], values: Sequence[float]) -> float:
+    """Returns the value at `position` on straight lines in logarithms; beyond the ends, the end
+    values.
 
     places: ascending. Places and values are above 0.
     """
-    after = bisect_left(places, at)
+    after = bisect_left(places, position)
     if after == len(places):
         return values[-1]
-    if after == 0 or places[after] == at:
+    if after == 0 or places[after] == position:
         return values[after]
     before = after - 1
-    part = math.log(at / places[before]) / math.log(places[after] / places[before])
+    part = math.log(position / places[before]) / math.log(places[after] / places[before])
     return values[before] * math.pow(values[after] / values[before], part)

@@ -66,22 +66,22 @@ _MB_PER_S = {"MB/s": 1.0, "GB/s": 1e3}
 _NS = {"ns": 1.0, "us": 1e3}
 
 
-def _among(names: str) -> Parsed:
+def _context_name(names: str) -> Parsed:
     """Returns a parser for one of the `names` that `read_device_file` passes as context."""
 
-    def known(value: object, context: Mapping[str, Any]) -> object:
+    def parse(value: object, context: Mapping[str, Any]) -> object:
         if value not in context[names]:
             raise FieldError(f"must be one of {', '.join(context[names])}, not {value!r}")
         return value
 
-    return Parsed(known, with_context=True)
+    return Parsed(parse, with_context=True)
 
 
-def _one_of(known: Sequence[str]) -> Must:
-    return Must(f"one of {', '.join(known)}", lambda value: value in known)
+def _choice(choices: Sequence[str]) -> Must:
+    return Must(f"one of {', '.join(choices)}", lambda value: value in choices)
 
 
-def _in(unit: int) -> From:
+def _bytes_in_units(unit: int) -> From:
     """Returns a parser for a number above 0 in multiples of `unit` bytes; the result is in
     bytes.
     """
@@ -93,7 +93,7 @@ def _in(unit: int) -> From:
     return From(Positive, in_bytes)
 
 
-def _rises(values: Sequence[float]) -> bool:
+def _is_ascending(values: Sequence[float]) -> bool:
     return all(before < after for before, after in pairwise(values))
 
 
@@ -101,12 +101,13 @@ MEDIA_LINE = Must(
     "a power of two from 64 to 1,048,576",
     lambda size: size.bit_count() == 1 and 64 <= size <= 1 << 20,
 )
-_SourceId = Annotated[str, _among("sources")]
-_MbPerS = Annotated[str, _one_of([*_MB_PER_S])]
-_Ns = Annotated[str, _one_of([*_NS])]
+_SourceId = Annotated[str, _context_name("sources")]
+_MbPerS = Annotated[str, _choice([*_MB_PER_S])]
+_Ns = Annotated[str, _choice([*_NS])]
 _Figures = Annotated[tuple[Positive, ...], Must("a list of figures", len, items_too=True)]
 _Counts = Annotated[
-    tuple[Count, ...], Must("whole numbers above 0 in rising order", lambda c: c and _rises(c))
+    tuple[Count, ...],
+    Must("whole numbers above 0 in rising order", lambda c: c and _is_ascending(c)),
 ]
 
 
@@ -142,15 +143,15 @@ class MeasuredSystem(Document, aliases={"last_level_cache_bytes": "last_level_ca
     """
 
     cpu: Text
-    last_level_cache_bytes: Annotated[int, _in(1 << 20)]
+    last_level_cache_bytes: Annotated[int, _bytes_in_units(1 << 20)]
     source: _SourceId
     lines_in_flight: Count | None = None
 
 
 @dataclass(frozen=True)
 class _Entry(Document):
-    operation: Annotated[str, _among("operations")]
-    pattern: Annotated[str, _one_of(PATTERNS)]
+    operation: Annotated[str, _context_name("operations")]
+    pattern: Annotated[str, _choice(PATTERNS)]
     source: _SourceId
 
     def figure(self) -> object:
@@ -223,7 +224,7 @@ class _Bandwidth(_Entry):
 class _BlockBandwidth(_Bandwidth, aliases={"threads": "in_flight"}):
     concurrency: ClassVar[str] = "in_flight"
 
-    unit: Annotated[str, _one_of([*_MB_PER_S, "IOPS"])]
+    unit: Annotated[str, _choice([*_MB_PER_S, "IOPS"])]
     points: OneOrMore[_BlockPoint]
 
 
@@ -241,7 +242,7 @@ class _LoadedPoint(Document):
 
     def check(self) -> None:
         _check_length("latency", self.latency, len(self.bandwidth))
-        if not _rises(self.bandwidth):
+        if not _is_ascending(self.bandwidth):
             raise FieldError(f"must be in rising order, not {[*self.bandwidth]}", "bandwidth")
         if [*self.latency] != sorted(self.latency):
             raise FieldError(f"must be in rising order, not {[*self.latency]}", "latency")
@@ -302,7 +303,7 @@ class DeviceFile(
     name: Text
     title: Text
     kind: Kind
-    capacity_bytes: Annotated[int, _in(10**9)]
+    capacity_bytes: Annotated[int, _bytes_in_units(10**9)]
     media_line_bytes: Annotated[int, MEDIA_LINE]
     sources: _Sources
     system: MeasuredSystem | None
@@ -397,7 +398,7 @@ class _Requests(Document):
 
 @dataclass(frozen=True)
 class _Cache(Document, aliases={"size_bytes": "size_gb"}):
-    size_bytes: Annotated[int, _in(10**9)]
+    size_bytes: Annotated[int, _bytes_in_units(10**9)]
     line_bytes: Count
     source: _SourceId
 
@@ -436,7 +437,7 @@ _MEMORY_FIELDS: dict[str, object] = {"system": None, "bandwidth": [], "loaded_la
 
 @dataclass(frozen=True)
 class _KindField(Document, open=True):
-    kind: Annotated[str, _one_of([*_FILE_TYPES])]
+    kind: Annotated[str, _choice([*_FILE_TYPES])]
 
 
 def read_device_file(path: Path) -> DeviceFile | CompositionFile:

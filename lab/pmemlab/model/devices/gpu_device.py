@@ -16,8 +16,8 @@ from functools import cached_property
 from embstore.devices import Access
 from pmemlab.errors import LabError
 from pmemlab.model.devices.device_file import DeviceFile
-from pmemlab.model.devices.filed_device import FiledDevice
 from pmemlab.model.devices.model import EngineConcurrency
+from pmemlab.model.devices.single_file_device import SingleFileDevice
 
 __all__ = ["GpuBus", "GpuDevice"]
 
@@ -34,7 +34,7 @@ _BUS_OPERATIONS: dict[Access, tuple[str, ...]] = {
 }
 
 
-class _CeilingDevice(FiledDevice):
+class _CeilingDevice(SingleFileDevice):
     """A device whose accesses are one or more operations in sequence, each at its ceiling."""
 
     def __init__(

@@ -21,8 +21,8 @@ from embstore.devices import Access
 from pmemlab.errors import NotPublishedError
 from pmemlab.model.devices.curves import LoadedLatencyCurve
 from pmemlab.model.devices.device_file import Curve, DeviceFile
-from pmemlab.model.devices.filed_device import FiledDevice
 from pmemlab.model.devices.model import LINE_BYTES, EngineConcurrency
+from pmemlab.model.devices.single_file_device import SingleFileDevice
 
 __all__ = ["MemoryDevice"]
 
@@ -54,7 +54,7 @@ _LATENCY_CURVES: dict[Access, tuple[Curve, ...]] = {
 }
 
 
-class MemoryDevice(FiledDevice):
+class MemoryDevice(SingleFileDevice):
     def __init__(self, file: DeviceFile, concurrency: EngineConcurrency) -> None:
         assert file.system is not None
         super().__init__(file, concurrency)

@@ -115,7 +115,8 @@ class MemoryModeDevice(DeviceModel):
     def latency_ns(self, operation: str, pattern: str) -> float:
         raise self._depends(f"{pattern} {operation}")
 
-    def _depends(self, what: str) -> NotPublishedError:
+    def _depends_on_hits_error(self, access: str) -> NotPublishedError:
         return NotPublishedError(
-            f"{self.name}: a {what} depends on what hits; ask {self.dram.name} and {self.pmem.name}"
+            f"{self.name}: a {access} depends on what hits; "
+            f"ask {self.dram.name} and {self.pmem.name}"
         )

@@ -53,16 +53,17 @@ def _headline(figures: Sequence[LeftOutPrediction]) -> str:
     worst = max(figures, key=lambda figure: abs(figure.error))
     return (
         f"Of {len(figures):,} published figures of devices' curves, each predicted without itself, "
-        f"{_near(figures):.0%} are within {_NEAR_PERCENT:g} %; the worst error is "
-        f"{worst.error:+.0%} ({worst.device}, {worst.pattern} {worst.operation}, {_where(worst)})."
+        f"{_share_near(figures):.0%} are within {_NEAR_PERCENT:g} %; the worst error is "
+        f"{worst.error:+.0%} "
+        f"({worst.device}, {worst.pattern} {worst.operation}, {_access_text(worst)})."
     )
 
 
-def _near(figures: Sequence[LeftOutPrediction]) -> float:
+def _share_near(figures: Sequence[LeftOutPrediction]) -> float:
     return sum(abs(figure.error) <= _NEAR_PERCENT / 100 for figure in figures) / len(figures)
 
 
-def _where(figure: LeftOutPrediction) -> str:
+def _access_text(figure: LeftOutPrediction) -> str:
     size = "" if figure.size_bytes is None else f"{figure.size_bytes:,} bytes, "
     return f"{size}{figure.threads} thread{'s' * (figure.threads != 1)}"
 
@@ -75,6 +76,6 @@ def _row(name: str, figures: Sequence[LeftOutPrediction]) -> Row:
         median.published,
         median.predicted,
         median.unit,
-        note=f"of {len(figures)}, {_near(figures):.0%} within {_NEAR_PERCENT:g} %; worst "
-        f"{worst.error:+.0%} at {_where(worst)}",
+        note=f"of {len(figures)}, {_share_near(figures):.0%} within {_NEAR_PERCENT:g} %; worst "
+        f"{worst.error:+.0%} at {_access_text(worst)}",
     )

@@ -66,7 +66,7 @@ def _ori_cache_sensitivity(predictor: Predictor) -> str:
     workload, servers = setup.workload, setup.servers
     gpus, handover_ns = 2 * workload.step_gpus, 0.75 * servers.line_handover_ns
 
-    def otherwise(changed: Setup) -> float:
+    def with_changes(changed: Setup) -> float:
         model = dataclasses.replace(predictor.model, setup=changed)
         accesses = predictor.cache_accesses(asked)
         return model.relative_time(Engine.ORI_CACHE, _MOST_GPUS, accesses)
@@ -76,10 +76,11 @@ def _ori_cache_sensitivity(predictor: Predictor) -> str:
     return (
         "Ori-Cache's prediction depends on two figures that the paper doesn't give. If the step of "
         f"its figure 2 were a step of {gpus} GPUs, not {workload.step_gpus}, {_MOST_GPUS} GPUs "
-        f"would be predicted {otherwise(dataclasses.replace(setup, workload=more_gpus)):.2f}; if a "
+        f"would be predicted {with_changes(dataclasses.replace(setup, workload=more_gpus)):.2f}; "
+        "if a "
         f"lock's line came from another core in {handover_ns:g} ns, not "
         f"{servers.line_handover_ns:g}, "
-        f"{otherwise(dataclasses.replace(setup, servers=faster)):.2f}. Its error grows with the "
+        f"{with_changes(dataclasses.replace(setup, servers=faster)):.2f}. Its error grows with the "
         "number of GPUs: waiting for one lock seems to cost more with more waiting threads, which "
         "the model leaves out."
     )
@@ -178,9 +179,9 @@ def _other_figures(predictor: Predictor, published: Published) -> Section:
     ]
     for name, times in published.skew.items():
         for skew, time in times.items():
-            asked = Question(_MOST_GPUS, skew=skew)
-            predicted = predictor.plain(Engine(name), asked)
-            dram = predictor.plain(Engine.DRAM_PS, asked)
+            question = Question(_MOST_GPUS, skew=skew)
+            predicted = predictor.plain(Engine(name), question)
+            dram = predictor.plain(Engine.DRAM_PS, question)
             rows.append(
                 Row(
                     f"{Engine(name).title}, skew {skew:g}",

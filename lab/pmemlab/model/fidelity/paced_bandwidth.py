@@ -28,7 +28,7 @@ from pmemlab.model.devices import DeviceModel, EngineConcurrency, load_device
 from pmemlab.model.devices.memory_device import MemoryDevice
 from pmemlab.model.fidelity.measured import Comparison
 
-__all__ = ["POINTS", "Effort", "Point", "SlowMotion", "compare_paced", "without_point"]
+__all__ = ["POINTS", "Effort", "Point", "SlowedDevice", "compare_paced", "without_point"]
 
 _LOAD = ("load", "random")
 _BATCH = 2048
@@ -58,7 +58,7 @@ class Effort:
 
 
 @dataclass(frozen=True)
-class SlowMotion:
+class SlowedDevice:
     """A device each of whose accesses takes `times` times as long."""
 
     device: DeviceModel
@@ -139,7 +139,7 @@ def compare_paced(
             continue
         here = _mb_per_s(point, None, published, effort.seconds / 5)
         times = max(1, math.ceil(effort.margin * published / here))
-        slow = SlowMotion(device, times)
+        slow = SlowedDevice(device, times)
         got = [
             times * _mb_per_s(point, slow, published / times, effort.seconds)
             for _ in range(effort.repetitions)
@@ -165,7 +165,7 @@ def _predicted_mb_per_s(device: MemoryDevice, point: Point) -> float:
 
 
 def _mb_per_s(
-    point: Point, device: SlowMotion | None, expected_mb_per_s: float, seconds: float
+    point: Point, device: SlowedDevice | None, expected_mb_per_s: float, seconds: float
 ) -> float:
     """Returns the bytes that the tier's counters say were loaded, divided by the threads' wall
     time.

@@ -113,9 +113,9 @@ def compare_disk(
     )
 
 
-def _measured(what: str, file: Path, training: Training, page_cache: bool = False) -> Path:
+def _measured(target: str, file: Path, training: Training, page_cache: bool = False) -> Path:
     seconds, size = training.seconds, training.measured_bytes
-    return measure_device(what, file, seconds=seconds, size=size, page_cache=page_cache)
+    return measure_device(target, file, seconds=seconds, size=size, page_cache=page_cache)
 
 
 def _predict(

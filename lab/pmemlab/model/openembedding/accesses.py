@@ -121,8 +121,8 @@ def count_cache_accesses(
     )
 
 
-def count_touched_rows(rows: int, most_accesses: float, skew: float = 1.0) -> TouchedRows:
-    """Counts how many rows a growing number of accesses touch, up to `most_accesses`, as the rows
+def count_touched_rows(rows: int, max_accesses: float, skew: float = 1.0) -> TouchedRows:
+    """Counts how many rows a growing number of accesses touch, up to `max_accesses`, as the rows
     that an initially empty table has after them.
     """
     table_rows = round(rows / _TOUCHED_SCALE)
@@ -132,7 +132,7 @@ def count_touched_rows(rows: int, most_accesses: float, skew: float = 1.0) -> To
     with es.get_embedding_variable(
         "touched", embedding_dim=_DIM, optimizer=es.optimizers.SGD(learning_rate=0.0)
     ) as table:
-        while not points or points[-1][0] < most_accesses / rows:
+        while not points or points[-1][0] < max_accesses / rows:
             while total < goal:
                 size = min(50_000, math.ceil(goal - total))
                 _train(table, draw(size))

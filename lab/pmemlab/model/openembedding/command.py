@@ -48,19 +48,19 @@ def openembedding(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _row(predictor: Predictor, asked: Question, engine: Engine, hours: float) -> dict[str, Any]:
+def _row(predictor: Predictor, question: Question, engine: Engine, hours: float) -> dict[str, Any]:
     with_checkpoints = None
     if engine is not Engine.PMEM_HASH:  # the paper gives it no checkpoints
-        with_checkpoints = predictor.with_checkpoints(engine, asked)
+        with_checkpoints = predictor.with_checkpoints(engine, question)
     return {
         "engine": engine.value,
-        "gpus": asked.gpus,
-        "relative_time": predictor.plain(engine, asked),
+        "gpus": question.gpus,
+        "relative_time": predictor.plain(engine, question),
         "relative_time_with_checkpoints": with_checkpoints,
         "epoch_hours": None if with_checkpoints is None else with_checkpoints * hours,
         "epoch_dollars": None
         if with_checkpoints is None
-        else predictor.epoch_dollars(engine, asked, hours),
+        else predictor.epoch_dollars(engine, question, hours),
     }
 
 
@@ -95,9 +95,9 @@ def _print_tables(
             Engine(row["engine"]).title,
             str(row["gpus"]),
             f"{row['relative_time']:.2f}",
-            _or_dash(row["relative_time_with_checkpoints"], ".2f"),
-            _or_dash(row["epoch_hours"], ".2f"),
-            _or_dash(row["epoch_dollars"], ".1f"),
+            _cell_text(row["relative_time_with_checkpoints"], ".2f"),
+            _cell_text(row["epoch_hours"], ".2f"),
+            _cell_text(row["epoch_dollars"], ".1f"),
         )
     console.print(epochs)
     counted = Table(title="The cache, counted by the engine; of rows pulled")
@@ -116,5 +116,5 @@ def _print_tables(
     )
 
 
-def _or_dash(value: float | None, form: str) -> str:
+def _cell_text(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)

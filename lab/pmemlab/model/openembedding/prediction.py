@@ -47,48 +47,52 @@ class Predictor:
         self._accesses: dict[tuple[int, float, float], CacheAccesses] = {}
         self._touched: dict[float, tuple[float, TouchedRows]] = {}
 
-    def cache_accesses(self, asked: Question) -> CacheAccesses:
+    def cache_accesses(self, question: Question) -> CacheAccesses:
         """Returns the counted accesses. Raises LabError for a cache that can't be counted."""
-        cache_gb = self.setup.servers.cache_gb if asked.cache_gb is None else asked.cache_gb
-        key = asked.gpus, cache_gb, asked.skew
+        cache_gb = self.setup.servers.cache_gb if question.cache_gb is None else question.cache_gb
+        key = question.gpus, cache_gb, question.skew
         if key not in self._accesses:
-            self._on_count(f"a cache of {cache_gb:g} GB, {asked.gpus} GPUs, skew {asked.skew:g}")
+            self._on_count(
+                f"a cache of {cache_gb:g} GB, {question.gpus} GPUs, skew {question.skew:g}"
+            )
             workload = self.setup.workload
             self._accesses[key] = count_cache_accesses(
                 workload.rows,
                 self.setup.cached_rows(cache_gb),
-                workload.gpu_accesses * asked.gpus,
-                asked.skew,
+                workload.gpu_accesses * question.gpus,
+                question.skew,
             )
         return self._accesses[key]
 
-    def plain(self, engine: Engine, asked: Question) -> float:
+    def plain(self, engine: Engine, question: Question) -> float:
         """Returns an epoch's time without checkpoints, relative to DRAM-PS on 4 GPUs
         without them.
         """
-        return self.model.relative_time(engine, asked.gpus, self._of(engine, asked))
+        return self.model.relative_time(
+            engine, question.gpus, self._with_cache_accesses(engine, question)
+        )
 
     def slowdown(
-        self, engine: Engine, asked: Question, *, incremental: bool | None = None
+        self, engine: Engine, question: Question, *, incremental: bool | None = None
     ) -> float:
         """Returns the slowdown by checkpoints; see `Checkpoints.slowdown`."""
-        checkpoints = Checkpoints(self.model, asked.minutes, self._touched_rows(asked))
-        accesses = self._of(engine, asked)
-        return checkpoints.slowdown(engine, asked.gpus, accesses, incremental=incremental)
+        checkpoints = Checkpoints(self.model, question.minutes, self._touched_rows(question))
+        accesses = self._with_cache_accesses(engine, question)
+        return checkpoints.slowdown(engine, question.gpus, accesses, incremental=incremental)
 
-    def with_checkpoints(self, engine: Engine, asked: Question) -> float:
+    def with_checkpoints(self, engine: Engine, question: Question) -> float:
         """Returns an epoch's time with checkpoints, relative to DRAM-PS on 4 GPUs with a checkpoint
         every 20 minutes.
         """
         reference = Question(_REFERENCE_GPUS)
         return (
-            self.plain(engine, asked)
-            * self.slowdown(engine, asked)
+            self.plain(engine, question)
+            * self.slowdown(engine, question)
             / self.plain(Engine.DRAM_PS, reference)
             / self.slowdown(Engine.DRAM_PS, reference)
         )
 
-    def epoch_dollars(self, engine: Engine, asked: Question, reference_hours: float) -> float:
+    def epoch_dollars(self, engine: Engine, question: Question, reference_hours: float) -> float:
         """Returns the servers' cost of an epoch with checkpoints. reference_hours: an epoch of
         DRAM-PS on 4 GPUs with a checkpoint every 20 minutes.
         """
@@ -98,17 +102,17 @@ class Predictor:
             if engine is Engine.DRAM_PS
             else servers.pmem_dollars_per_hour
         )
-        return self.with_checkpoints(engine, asked) * reference_hours * dollars_per_hour
+        return self.with_checkpoints(engine, question) * reference_hours * dollars_per_hour
 
-    def _of(self, engine: Engine, asked: Question) -> CacheAccesses | None:
-        return self.cache_accesses(asked) if engine.has_cache else None
+    def _with_cache_accesses(self, engine: Engine, question: Question) -> CacheAccesses | None:
+        return self.cache_accesses(question) if engine.has_cache else None
 
-    def _touched_rows(self, asked: Question) -> TouchedRows:
-        minutes = max(asked.minutes, _COUNTED_MINUTES)
-        most = self.model.pulled_rows(Engine.DRAM_PS, asked.gpus, minutes)  # the fastest engine
-        counted = self._touched.get(asked.skew)
+    def _touched_rows(self, question: Question) -> TouchedRows:
+        minutes = max(question.minutes, _COUNTED_MINUTES)
+        most = self.model.pulled_rows(Engine.DRAM_PS, question.gpus, minutes)  # the fastest engine
+        counted = self._touched.get(question.skew)
         if counted is None or counted[0] < most:
-            self._on_count(f"rows touched between checkpoints, skew {asked.skew:g}")
-            touched = count_touched_rows(self.setup.workload.rows, most, asked.skew)
-            counted = self._touched[asked.skew] = most, touched
+            self._on_count(f"rows touched between checkpoints, skew {question.skew:g}")
+            touched = count_touched_rows(self.setup.workload.rows, most, question.skew)
+            counted = self._touched[question.skew] = most, touched
         return counted[1]

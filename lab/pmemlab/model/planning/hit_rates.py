@@ -20,7 +20,7 @@ __all__ = [
     "LeastRecent",
     "Placement",
     "characteristic_time",
-    "look_ups_that_fill",
+    "lookups_to_fill",
 ]
 
 
@@ -109,10 +109,10 @@ def characteristic_time(popularity: Popularity, cached_rows: int) -> float:
         return float("inf")
     if cached_rows <= 0:
         return 0.0
-    return look_ups_that_fill(popularity.different_rows, cached_rows)
+    return lookups_to_fill(popularity.distinct_rows_of, cached_rows)
 
 
-def look_ups_that_fill(filled_by: Callable[[float], float], room: float) -> float:
+def lookups_to_fill(filled_by: Callable[[float], float], room: float) -> float:
     """Returns the number of look-ups at which `filled_by` reaches `room`; infinite if it never
     does.
 

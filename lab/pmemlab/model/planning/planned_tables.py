@@ -10,8 +10,8 @@ from typing import Annotated, Any
 from embstore.optimizers import Optimizer
 from embstore.table.making import MAX_DIM
 from pmemlab.errors import PlanError
-from pmemlab.model.planning.counted_files import popularity_of_ids, recorded_table
 from pmemlab.model.planning.popularity import Popularity
+from pmemlab.model.planning.popularity_files import popularity_of_ids, recorded_table
 from pmemlab.model.planning.row_bytes import RowShape, optimizer_of
 from pmemlab.model.planning.zipf import BoundedZipf
 from pmemlab.schema import (

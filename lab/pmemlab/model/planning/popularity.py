@@ -50,7 +50,7 @@ class Popularity(ABC):
     def head(self, rows: int) -> Popularity:
         """Returns the popularity of the first `rows` ranks alone, scaled to all look-ups."""
 
-    def different_rows(self, look_ups: float) -> float:
+    def distinct_rows_of(self, look_ups: float) -> float:
         """Returns the average number of distinct rows in `look_ups` look-ups."""
         return self.total(lambda p: np.asarray(-np.expm1(-p * look_ups)))
 

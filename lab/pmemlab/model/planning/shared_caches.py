@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pmemlab.model.planning.hit_rates import look_ups_that_fill
+from pmemlab.model.planning.hit_rates import lookups_to_fill
 from pmemlab.model.planning.popularity import Popularity
 
 __all__ = ["CacheUser", "SharedCache"]
@@ -41,7 +41,7 @@ class SharedCache:
         whole = sum(user.touched_bytes * user.popularity.rows for user in self._users)
         if len(self._users) == 1 or not 0 < cache_bytes < whole:
             return everything
-        time = look_ups_that_fill(lambda look_ups: sum(self._touched(look_ups)), cache_bytes)
+        time = lookups_to_fill(lambda look_ups: sum(self._touched(look_ups)), cache_bytes)
         if math.isinf(time):
             return everything
         return tuple(touched / cache_bytes for touched in self._touched(time))
@@ -49,6 +49,6 @@ class SharedCache:
     def _touched(self, look_ups: float) -> list[float]:
         """Returns the bytes of each table that `look_ups` look-ups of all tables touch."""
         return [
-            user.touched_bytes * user.popularity.different_rows(look_ups * user.share)
+            user.touched_bytes * user.popularity.distinct_rows_of(look_ups * user.share)
             for user in self._users
         ]

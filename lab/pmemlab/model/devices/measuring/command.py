@@ -23,7 +23,7 @@ __all__ = ["measure_device"]
 
 _CACHES_BESIDE = 8  # bytes of memory to measure per byte of the last-level cache
 _DISK_BYTES = 4 << 30
-_LEAST_SECONDS = 0.001  # shorter would time only a few accesses
+_MIN_SECONDS = 0.001  # shorter would time only a few accesses
 _CACHED_BYTES = 1 << 30
 
 
@@ -55,15 +55,15 @@ def measure_device(
     check_output("-o", output)
     if output.exists() and not force:
         raise MeasuringError(f"-o {output}: is there already; give another name, or --force")
-    if not _LEAST_SECONDS <= seconds < 3600:
+    if not _MIN_SECONDS <= seconds < 3600:
         raise MeasuringError(
-            f"--seconds {seconds:g}: must be {_LEAST_SECONDS:g} or more, and below 3600"
+            f"--seconds {seconds:g}: must be {_MIN_SECONDS:g} or more, and below 3600"
         )
     target = find_target(what)
     if page_cache and target.is_memory:
         raise MeasuringError(f"--page-cache: {what} is memory and has none")
     cache_bytes = _cache_bytes(last_level_cache, target, what)
-    least_bytes = _least_size(target)
+    least_bytes = _min_size(target)
     wanted_bytes = _size(size, "--size")
     media_line_bytes = _size(media_line, "--media-line") or (64 if target.is_memory else 4096)
     if not MEDIA_LINE.holds(media_line_bytes):
@@ -114,8 +114,8 @@ def _measure(target: Target, size_bytes: int, seconds: float, page_cache: bool) 
         f"getting {size_bytes >> 20} MiB ready", in_memory if target.is_memory else file_steps()
     ) as show:
 
-        def advance(what: str) -> None:
-            show(advance=1, description=what)
+        def advance(title: str) -> None:
+            show(advance=1, description=title)
 
         if target.is_memory:
             return measure_memory(target, size_bytes, seconds, advance)
@@ -123,35 +123,35 @@ def _measure(target: Target, size_bytes: int, seconds: float, page_cache: bool) 
         return measure_files(target, size_bytes, seconds, page_cache, advance)
 
 
-def _cache_bytes(given: str | int | None, target: Target, what: str) -> int:
+def _cache_bytes(option: str | int | None, target: Target, target_name: str) -> int:
     """Returns the size of the last-level cache in front of a memory; 0 for a disk."""
-    size = _size(given, "--last-level-cache")
+    size = _size(option, "--last-level-cache")
     if size is None:
         return last_level_cache() if target.is_memory else 0
     if not target.is_memory:
-        raise MeasuringError(f"--last-level-cache: {what} is a disk; leave it out")
+        raise MeasuringError(f"--last-level-cache: {target_name} is a disk; leave it out")
     if not 64 <= size < target.total_bytes:
         raise MeasuringError(
-            f"--last-level-cache {given}: must be 64 bytes or more, and less than the "
-            f"{target.total_bytes >> 20}M of {what}"
+            f"--last-level-cache {option}: must be 64 bytes or more, and less than the "
+            f"{target.total_bytes >> 20}M of {target_name}"
         )
     return size
 
 
-def _least_size(target: Target) -> int:
-    from pmemlab.model.devices.measuring.files import least_file_bytes
-    from pmemlab.model.devices.measuring.memory import cpus_of, least_memory_bytes
+def _min_size(target: Target) -> int:
+    from pmemlab.model.devices.measuring.files import min_file_bytes
+    from pmemlab.model.devices.measuring.memory import cpus_of, min_memory_bytes
 
-    return least_memory_bytes(len(cpus_of(target))) if target.is_memory else least_file_bytes()
+    return min_memory_bytes(len(cpus_of(target))) if target.is_memory else min_file_bytes()
 
 
 def _default_size(target: Target, cache_bytes: int, page_cache: bool) -> int:
     if target.is_memory:
-        wanted = _CACHES_BESIDE * cache_bytes
+        size = _CACHES_BESIDE * cache_bytes
     else:
-        wanted = _CACHED_BYTES if page_cache else _DISK_BYTES
+        size = _CACHED_BYTES if page_cache else _DISK_BYTES
     # Half of what is free: other programs need memory too.
-    return max(2 << 20, min(wanted, target.free_bytes // 2))
+    return max(2 << 20, min(size, target.free_bytes // 2))
 
 
 def _is_unicode(text: str) -> bool:

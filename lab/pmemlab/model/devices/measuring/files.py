@@ -10,7 +10,7 @@ from pmemlab.errors import MeasuringError
 from pmemlab.model.devices.measuring.figures import Advance, Figures, median_rate, rounds_text
 from pmemlab.model.devices.measuring.target import FolderTarget
 
-__all__ = ["BLOCK_BYTES", "file_steps", "least_file_bytes", "measure_files"]
+__all__ = ["BLOCK_BYTES", "file_steps", "measure_files", "min_file_bytes"]
 
 BLOCK_BYTES = 4096
 _SIZES = (4096, 8192, 16384, 65536, 131072, 1 << 20)
@@ -23,7 +23,7 @@ def file_steps() -> int:
     return 1 + len(_CURVES) * len(_SIZES) * len(_IN_FLIGHT)
 
 
-def least_file_bytes() -> int:
+def min_file_bytes() -> int:
     """Returns the least size of a file in which all requests in flight have bytes of their own."""
     return max(_SIZES) * max(_IN_FLIGHT)
 
@@ -40,20 +40,22 @@ def measure_files(
     except EmbStoreError as error:
         advice = "take less with --size, or --page-cache where it has no direct I/O"
         raise MeasuringError(f"{error}; {advice}") from error
-    how = "through the page cache, which holds it" if page_cache else "direct I/O"
+    method = "through the page cache, which holds it" if page_cache else "direct I/O"
     figures = Figures(
         "block",
-        f"{how}, a file of {size_bytes >> 20} MiB on {target.file_system}, {rounds_text(seconds)}, "
-        "a thread for each request in flight",
+        f"{method}, a file of {size_bytes >> 20} MiB on {target.file_system}, "
+        f"{rounds_text(seconds)}, a thread for each request in flight",
     )
     for operation, pattern in _CURVES:
         curve = figures.bandwidth.setdefault((operation, pattern), {})
         for size in _SIZES:
             for in_flight in _IN_FLIGHT:
                 advance(f"{pattern} {operation} of {size:,} bytes, {in_flight} in flight")
-                asked = operation == "write", pattern == "random", size, in_flight
+                parameters = operation == "write", pattern == "random", size, in_flight
                 try:
-                    curve[size, in_flight] = median_rate(partial(disk.mb_per_s, *asked), seconds)
+                    curve[size, in_flight] = median_rate(
+                        partial(disk.mb_per_s, *parameters), seconds
+                    )
                 except EmbStoreError as error:
                     raise MeasuringError(str(error)) from error
         if (operation, pattern) != ("read", "sequential"):

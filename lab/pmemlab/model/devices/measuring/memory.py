@@ -17,9 +17,9 @@ from pmemlab.model.devices.measuring.target import FolderTarget, NodeTarget
 __all__ = [
     "MEMORY_SIZES",
     "cpus_of",
-    "least_memory_bytes",
     "measure_memory",
     "memory_steps",
+    "min_memory_bytes",
     "thread_counts",
 ]
 
@@ -48,7 +48,7 @@ def memory_steps(threads: Sequence[int]) -> int:
     return 2 + len(_OPERATIONS) * len(threads) * (len(MEMORY_SIZES) + len(_SEQUENTIAL_SIZES))
 
 
-def least_memory_bytes(cpus: int) -> int:
+def min_memory_bytes(cpus: int) -> int:
     """Returns the least memory in which each CPU's thread has bytes of its own."""
     return max(*MEMORY_SIZES, *_SEQUENTIAL_SIZES) * cpus
 
@@ -70,12 +70,12 @@ def measure_memory(
             figures.idle_latency_ns["load", pattern] = memory.latency_ns(
                 pattern == "random", seconds
             )
-        for curve, size, count in _figures_wanted(threads):
+        for curve, size, count in _planned_figures(threads):
             operation, pattern = curve
             advance(f"{pattern} {operation} of {size:,} bytes, {count} threads")
-            asked = _OPERATIONS[operation], pattern == "random", size, count
+            parameters = _OPERATIONS[operation], pattern == "random", size, count
             try:
-                rate = median_rate(partial(memory.mb_per_s, *asked), seconds)
+                rate = median_rate(partial(memory.mb_per_s, *parameters), seconds)
             except MissingDeviceError:  # an old CPU has no clwb: its file has no such curve
                 note = "This CPU has no clwb, so stores that are flushed couldn't be measured."
                 if note not in figures.notes:
@@ -90,7 +90,7 @@ def measure_memory(
     return figures
 
 
-def _figures_wanted(threads: Sequence[int]) -> Iterator[tuple[Curve, int, int]]:
+def _planned_figures(threads: Sequence[int]) -> Iterator[tuple[Curve, int, int]]:
     for operation in _OPERATIONS:
         for pattern, sizes in (("random", MEMORY_SIZES), ("sequential", _SEQUENTIAL_SIZES)):
             for size in sizes:

@@ -6,10 +6,10 @@ from pmemlab.errors import NotPublishedError
 from pmemlab.model.devices.device_file import DeviceFile
 from pmemlab.model.devices.model import DeviceModel, EngineConcurrency
 
-__all__ = ["FiledDevice"]
+__all__ = ["SingleFileDevice"]
 
 
-class FiledDevice(DeviceModel):
+class SingleFileDevice(DeviceModel):
     """A device all of whose figures are in one file, `file`."""
 
     def __init__(self, file: DeviceFile, concurrency: EngineConcurrency) -> None:
