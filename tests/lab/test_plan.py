@@ -37,9 +37,9 @@ from pmemlab.model.planning.settings import Settings
 from pmemlab.model.planning.tiers import (
     DevicePool,
     Placed,
+    device_role,
     named_devices,
-    role_of,
-    storage_type_of,
+    storage_type_by_name,
 )
 from pmemlab.model.planning.zipf import BoundedZipf
 
@@ -328,7 +328,7 @@ def test_a_device_without_the_needed_figures_is_left_out_with_the_reason() -> No
     ids=lambda value: getattr(value, "name", value),
 )
 def test_each_kind_of_device_gets_its_tier(device: Device, role: str) -> None:
-    assert role_of(device) == role
+    assert device_role(device) == role
 
 
 def test_each_of_the_lab_s_devices_gets_its_tier() -> None:
@@ -345,7 +345,7 @@ def test_each_of_the_lab_s_devices_gets_its_tier() -> None:
 
 def test_a_memory_without_a_published_latency_must_be_given_with_its_tier() -> None:
     with pytest.raises(PlanError, match=r"--devices x: say DRAM=x or PMEM=x"):
-        role_of(Device("x", publishes_latency=False))
+        device_role(Device("x", publishes_latency=False))
 
 
 @pytest.mark.parametrize(
@@ -409,10 +409,10 @@ def test_a_requested_storage_type_must_have_devices(
 
 
 def test_storage_types_are_found_by_name() -> None:
-    assert storage_type_of("ssdhash") is StorageType.DRAM_SSDHASH
-    assert storage_type_of("hbm_dram") is StorageType.HBM_DRAM
+    assert storage_type_by_name("ssdhash") is StorageType.DRAM_SSDHASH
+    assert storage_type_by_name("hbm_dram") is StorageType.HBM_DRAM
     with pytest.raises(PlanError, match="--storage-types TAPE: no storage type; there are DRAM,"):
-        storage_type_of("TAPE")
+        storage_type_by_name("TAPE")
 
 
 @pytest.mark.parametrize(

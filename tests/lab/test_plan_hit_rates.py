@@ -54,7 +54,7 @@ def test_shares_equal_plain_sums(rows: int, skew: float, data: st.DataObject) ->
 def test_the_number_of_different_rows_equals_a_plain_sum(
     rows: int, skew: float, time: float
 ) -> None:
-    different = BoundedZipf(rows, skew).distinct_rows_of(time)
+    different = BoundedZipf(rows, skew).expected_distinct_rows(time)
     assert different == pytest.approx(
         np.sum(-np.expm1(-_probabilities(rows, skew) * time)), rel=1e-6, abs=1e-9
     )
@@ -130,9 +130,9 @@ def test_rows_with_probability_zero_cause_no_accesses(
     zipf = BoundedZipf(10_000, 400.0)
     assert kind(zipf, [100, 300]).hit_rates() == pytest.approx((1.0, 0.0, 0.0))
     cache = CpuCache(zipf, 100 * 512, 512)
-    assert zipf.total(lambda p: p * cache.missing(p)) == pytest.approx(0.0)
+    assert zipf.total(lambda p: p * cache.miss_rate(p)) == pytest.approx(0.0)
     none = CpuCache(zipf, 0, 512)
-    assert zipf.total(lambda p: p * none.missing(p)) == pytest.approx(1.0)
+    assert zipf.total(lambda p: p * none.miss_rate(p)) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(("skew", "fraction"), [(1.05, 0.1), (0.8, 0.3), (0.0, 0.5), (1.3, 0.01)])
@@ -171,18 +171,18 @@ def test_a_simulated_cpu_cache_misses_as_calculated() -> None:
     cache = _Lru(cached)
     hits = [cache.hits(row) for row in _ids(rows, 1.05, 150_000).tolist()]
     cpu = CpuCache(BoundedZipf(rows, 1.05), cached * 512, 512)
-    passing = BoundedZipf(rows, 1.05).total(lambda p: p * cpu.missing(p))
+    passing = BoundedZipf(rows, 1.05).total(lambda p: p * cpu.miss_rate(p))
     assert passing == pytest.approx(1 - np.mean(hits[50_000:]), abs=0.01)
     none = CpuCache(BoundedZipf(rows, 1.05), 0, 512)
-    assert none.missing(np.array([0.1, 0.5])) == pytest.approx([1, 1])
+    assert none.miss_rate(np.array([0.1, 0.5])) == pytest.approx([1, 1])
     all_of_it = CpuCache(BoundedZipf(rows, 1.05), rows * 512, 512)
-    assert all_of_it.missing(np.array([0.1, 0.5])) == pytest.approx([0, 0])
+    assert all_of_it.miss_rate(np.array([0.1, 0.5])) == pytest.approx([0, 0])
 
 
 def test_in_the_characteristic_time_as_many_rows_are_used_as_are_cached() -> None:
     zipf = BoundedZipf(10**9, 1.05)
     time = characteristic_time(zipf, 10**6)
-    assert zipf.distinct_rows_of(time) == pytest.approx(10**6, rel=1e-6)
+    assert zipf.expected_distinct_rows(time) == pytest.approx(10**6, rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
 
 def test_machines_are_selected_by_name(tmp_path: Path) -> None:
     prices = load_prices()
-    assert prices.of(None) is prices
-    assert [m.name for m in prices.of(["r5.24xlarge"]).machines] == ["r5.24xlarge"]
+    assert prices.restricted_to(None) is prices
+    assert [m.name for m in prices.restricted_to(["r5.24xlarge"]).machines] == ["r5.24xlarge"]
     with pytest.raises(PriceFileError, match=r"there is no tiny; there are m$"):
-        _prices(tmp_path).of(["tiny"])
+        _prices(tmp_path).restricted_to(["tiny"])

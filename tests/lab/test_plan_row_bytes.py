@@ -11,13 +11,13 @@ import embstore as es
 from embstore.bench import memory_process
 from embstore.options import TIER_KINDS, TierKind
 from pmemlab.errors import PlanError
-from pmemlab.model.planning.row_bytes import RowShape, optimizer_of, row_bytes_in_tier
+from pmemlab.model.planning.row_bytes import RowShape, optimizer_by_name, row_bytes_in_tier
 
 
 @pytest.mark.parametrize("dim", [1, 4, 7, 16, 33, 64])
 @pytest.mark.parametrize("name", ["SGD", "Adagrad", "Adam"])
 def test_a_row_has_as_many_bytes_as_in_the_engine(dim: int, name: str) -> None:
-    optimizer = optimizer_of(name)
+    optimizer = optimizer_by_name(name)
     with es.get_embedding_variable(
         "row", embedding_dim=dim, initializer=es.initializers.Ones(), optimizer=optimizer
     ) as variable:
@@ -37,7 +37,7 @@ def test_an_ssdhash_tier_s_files_have_the_planned_bytes(tmp_path: Path) -> None:
         "files",
         embedding_dim=dim,
         initializer=es.initializers.Ones(),
-        optimizer=optimizer_of("adagrad"),
+        optimizer=optimizer_by_name("adagrad"),
         ev_option=es.EmbeddingVariableOption(storage_option=option),
     ) as variable:
         variable.apply_gradients(np.arange(rows), np.zeros((rows, dim), np.float32))
@@ -90,10 +90,10 @@ def test_each_tier_has_its_own_bytes_per_row() -> None:
 def test_optimizer_names_are_found_in_any_case() -> None:
     for name in es.optimizers.__all__:
         if name != "Optimizer":
-            kind = type(optimizer_of(name.lower()))
+            kind = type(optimizer_by_name(name.lower()))
             assert kind is getattr(es.optimizers, name)
 
 
 def test_an_unknown_optimizer_is_refused() -> None:
     with pytest.raises(PlanError, match="--optimizer lion: must be one of SGD, Adadelta, Adagrad"):
-        optimizer_of("lion")
+        optimizer_by_name("lion")

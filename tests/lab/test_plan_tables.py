@@ -151,8 +151,8 @@ def test_the_hottest_row_may_be_in_any_table() -> None:
 def test_tables_share_a_cache_according_to_their_look_ups() -> None:
     hot, cold = BoundedZipf(1000, 1.05), BoundedZipf(1000, 0.2)
     cache = SharedCache([CacheUser(hot, 0.8, 64), CacheUser(cold, 0.2, 128)])
-    parts = cache.parts(64 * 500)
-    assert sum(parts) == pytest.approx(1)
+    byte_shares = cache.byte_shares(64 * 500)
+    assert sum(byte_shares) == pytest.approx(1)
     rows = np.concatenate([np.arange(1000), 1000 + np.arange(1000)])
     p = np.concatenate([0.8 * hot.probabilities(1, 1000), 0.2 * cold.probabilities(1, 1000)])
     bytes_of = np.where(rows < 1000, 64, 128)
@@ -171,10 +171,10 @@ def test_tables_share_a_cache_according_to_their_look_ups() -> None:
             held -= int(bytes_of[oldest])
         if n > 10_000 and n % 100 == 0:
             seen.append(sum(64 for row in last if row < 1000) / (64 * 500))
-    assert parts[0] == pytest.approx(np.mean(seen), abs=0.02)
+    assert byte_shares[0] == pytest.approx(np.mean(seen), abs=0.02)
     for enough in (0, 1000 * (64 + 128)):
-        assert cache.parts(enough) == (1.0, 1.0)
-    assert SharedCache([CacheUser(hot, 1.0, 64)]).parts(640) == (1.0,)
+        assert cache.byte_shares(enough) == (1.0, 1.0)
+    assert SharedCache([CacheUser(hot, 1.0, 64)]).byte_shares(640) == (1.0,)
 
 
 def test_the_cpu_s_work_is_a_mean_weighted_by_each_table_s_ids() -> None:

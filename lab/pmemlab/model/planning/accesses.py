@@ -29,7 +29,7 @@ __all__ = [
     "DeviceAccess",
     "StepAccesses",
     "step_accesses",
-    "steps_together",
+    "sum_steps",
     "touched_bytes",
 ]
 
@@ -96,7 +96,7 @@ def touched_bytes(shape: RowShape) -> int:
     return shape.row_bytes + INDEX_LINE_BYTES
 
 
-def steps_together(steps: Sequence[StepAccesses], shares: Sequence[float]) -> StepAccesses:
+def sum_steps(steps: Sequence[StepAccesses], shares: Sequence[float]) -> StepAccesses:
     """Adds up the steps of several tables. shares: each table's share of the ids."""
     of_each = list(zip(steps, shares, strict=True))
     return StepAccesses(
@@ -143,15 +143,15 @@ def step_accesses(
 
     def distinct(p: Floats) -> Floats:
         """Returns how many distinct rows of probability `p` a batch has, per id of the batch."""
-        return np.asarray(-np.expm1(whole_batch * _log_of_other_rows(p)) / whole_batch)
+        return np.asarray(-np.expm1(whole_batch * _log_other_row_probability(p)) / whole_batch)
 
-    def in_tier(tier: int, of: Callable[[Floats], Floats]) -> float:
-        return placement.total(tier, of)
+    def in_tier(tier: int, function: Callable[[Floats], Floats]) -> float:
+        return placement.total(tier, function)
 
     # The rows that all threads' batches touch between a look-up and its apply.
     between = whole_batch * threads
     different_between = placement.popularity.total(
-        lambda p: np.asarray(-np.expm1(between * _log_of_other_rows(p)))
+        lambda p: np.asarray(-np.expm1(between * _log_other_row_probability(p)))
     )
     again_cached = different_between * touched <= cpu_cache_bytes * machines
 
@@ -182,7 +182,7 @@ def step_accesses(
 
     each_row = [row_bytes_in_tier(shape, kinds, tier) for tier in tiers]
     if bus is None:
-        uncached = in_tier(0, lambda p: p * cpu.missing(p))
+        uncached = in_tier(0, lambda p: p * cpu.miss_rate(p))
         count(None, Access.LOAD, INDEX_LINE_BYTES, uncached + missed)
         count(0, Access.LOAD, shape.weights_bytes, uncached)
     else:  # it deduplicates ids, has a mirror of the index, and writes the looked-up rows
@@ -202,7 +202,7 @@ def step_accesses(
         # Promoted rows are still in the CPU's cache when the apply updates them, unless they are
         # more than it holds: all of a batch's rows are promoted before any is updated.
         promoted_cached = all_promoted * batch_ids * shape.row_bytes <= cpu_cache_bytes
-        updated = in_tier(0, lambda p: distinct(p) * cpu.missing(p))
+        updated = in_tier(0, lambda p: distinct(p) * cpu.miss_rate(p))
         count_rows(0, Access.UPDATE, updated + (0 if promoted_cached else all_promoted))
     if len(kinds) > 1:
         count_rows(0, Access.STORE, all_promoted)
@@ -260,7 +260,7 @@ def _rows_stay(kinds: Sequence[TierKind], tier: int, placement: Placement, train
     return kinds[tier] not in ON_SSD
 
 
-def _log_of_other_rows(p: Floats) -> Floats:
+def _log_other_row_probability(p: Floats) -> Floats:
     """Returns the logarithm of the probability that a look-up asks for another row."""
     with np.errstate(divide="ignore"):  # a table of one row
         return np.asarray(np.log1p(-p))
@@ -284,7 +284,7 @@ def _disk_accesses(
             (
                 Access.FILE_READ,
                 _table_head_bytes(record_bytes),
-                read * _in_closed_table(rows, record_bytes),
+                read * _closed_table_share(rows, record_bytes),
             ),
         ]
         piece, amplification = LEVELDB_WRITE_BYTES, LEVELDB_WRITE_AMPLIFICATION
@@ -311,14 +311,14 @@ def _table_head_bytes(record_bytes: int) -> int:
     return round(blocks * _LEVELDB_INDEX_ENTRY_BYTES + rows * _LEVELDB_FILTER_BYTES_A_ROW)
 
 
-def _in_closed_table(rows: float, record_bytes: int) -> float:
+def _closed_table_share(rows: float, record_bytes: int) -> float:
     """Returns the share of a machine's rows that lie in tables which LevelDB must open first."""
     tables = rows * record_bytes / LEVELDB_TABLE_BYTES
     return max(0.0, 1.0 - LEVELDB_OPEN_TABLES / tables) if tables > 0 else 0.0
 
 
 def _with_memory_mode(
-    found: list[DeviceAccess],
+    accesses: list[DeviceAccess],
     placed: Placed,
     placement: Placement,
     shape: RowShape,
@@ -329,7 +329,7 @@ def _with_memory_mode(
     cached = placed.index_device
     cache = cached.cache
     if cache is None:
-        return tuple(found)
+        return tuple(accesses)
     # The rows that lie in this memory, those of the first tier's ranks, compete for its cache.
     first_tier = placement.popularity.head(max(1, placement.tier_rows[0]))
     misses = placement.hit_rates()[0] * direct_mapped_misses(
@@ -338,14 +338,16 @@ def _with_memory_mode(
         int(cache.size_bytes * sockets * parts.memory),
         int(cached.cpu_cache_bytes * sockets * parts.cpu),
     )
-    uncached = sum(each.rate for each in found if each.tier == 0 and each.access is Access.LOAD)
+    uncached = sum(
+        access.rate for access in accesses if access.tier == 0 and access.access is Access.LOAD
+    )
     miss = min(1.0, misses / uncached) if uncached > 0 else 0.0
     slots = 1 - shape.weights_bytes / shape.row_bytes
 
-    def missed(each: DeviceAccess) -> float:
-        if each.device != cached.name:
+    def miss_share(access: DeviceAccess) -> float:
+        if access.device != cached.name:
             return 0.0
         # The look-up already brought the weights' lines into the DRAM cache and the CPU's cache.
-        return miss * slots if each.access is Access.UPDATE else miss
+        return miss * slots if access.access is Access.UPDATE else miss
 
-    return tuple(replace(each, memory_miss=missed(each)) for each in found)
+    return tuple(replace(access, memory_miss=miss_share(access)) for access in accesses)

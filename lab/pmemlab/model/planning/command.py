@@ -21,7 +21,7 @@ from pmemlab.model.planning.planned_tables import PlannedTable, load_tables, pla
 from pmemlab.model.planning.presentation import plans_document, plans_table
 from pmemlab.model.planning.prices import load_prices
 from pmemlab.model.planning.settings import Settings, require
-from pmemlab.model.planning.tiers import named_devices, storage_type_of
+from pmemlab.model.planning.tiers import named_devices, storage_type_by_name
 from pmemlab.results import results_console
 from pmemlab.schema import parse_size
 from pmemlab.whole_file import check_output, write_output
@@ -47,9 +47,9 @@ def plan(arguments: argparse.Namespace) -> int:
         max_machines=arguments.max_machines,
     )
     types = arguments.storage_types
-    storage_types = None if types is None else [storage_type_of(name) for name in types]
+    storage_types = None if types is None else [storage_type_by_name(name) for name in types]
     require(arguments.top >= 1, "--top", arguments.top, "must be 1 or more")
-    prices = load_prices(arguments.prices).of(arguments.machines)
+    prices = load_prices(arguments.prices).restricted_to(arguments.machines)
     pool = named_devices(arguments.devices or device_names())
     messages = Console(stderr=True, highlight=False)
     with messages.status("measuring the CPU's work on a look-up") as status:

@@ -36,9 +36,9 @@ class Placement(ABC):
         self.tier_rows = tuple(end - begin for begin, end in itertools.pairwise(ends))
 
     @abstractmethod
-    def total(self, tier: int, of: Callable[[Floats], Floats]) -> float:
-        """Returns the sum of `of(probability)` over rows, weighted by the chance that a row is in
-        the tier.
+    def total(self, tier: int, function: Callable[[Floats], Floats]) -> float:
+        """Returns the sum of `function(probability)` over rows, weighted by the chance that a
+        row is in the tier.
         """
 
     def hit_rates(self) -> tuple[float, ...]:
@@ -54,9 +54,9 @@ class LeastFrequent(Placement):
     rank all rows.
     """
 
-    def total(self, tier: int, of: Callable[[Floats], Floats]) -> float:
+    def total(self, tier: int, function: Callable[[Floats], Floats]) -> float:
         first, last = self._ends[tier] + 1, self._ends[tier + 1]
-        return self.popularity.total(of, first, last) if last >= first else 0.0
+        return self.popularity.total(function, first, last) if last >= first else 0.0
 
 
 class LeastRecent(Placement):
@@ -74,10 +74,12 @@ class LeastRecent(Placement):
         ends = self._ends[1:-1]
         self._times = [0.0, *(characteristic_time(popularity, end) for end in ends), float("inf")]
 
-    def total(self, tier: int, of: Callable[[Floats], Floats]) -> float:
+    def total(self, tier: int, function: Callable[[Floats], Floats]) -> float:
         since, until = self._times[tier], self._times[tier + 1]
         return self.popularity.total(
-            lambda p: of(p) * (_not_looked_up(p, since) - _not_looked_up(p, until))
+            lambda p: (
+                function(p) * (_unvisited_probability(p, since) - _unvisited_probability(p, until))
+            )
         )
 
 
@@ -88,12 +90,12 @@ class CpuCache:
         """cache_bytes: 0 for no cache. row_bytes: bytes of a row that a step touches."""
         self._time = characteristic_time(popularity, cache_bytes // row_bytes)
 
-    def missing(self, p: Floats) -> Floats:
+    def miss_rate(self, p: Floats) -> Floats:
         """Returns the share of look-ups that miss the cache, for rows of probabilities p."""
-        return _not_looked_up(p, self._time)
+        return _unvisited_probability(p, self._time)
 
 
-def _not_looked_up(p: Floats, time: float) -> Floats:
+def _unvisited_probability(p: Floats, time: float) -> Floats:
     """Returns the chance that none of `time` look-ups asks for a row, for rows of probabilities p.
 
     With infinite `time` every row counts as looked up, even a row of probability 0.
@@ -109,21 +111,21 @@ def characteristic_time(popularity: Popularity, cached_rows: int) -> float:
         return float("inf")
     if cached_rows <= 0:
         return 0.0
-    return lookups_to_fill(popularity.distinct_rows_of, cached_rows)
+    return lookups_to_fill(popularity.expected_distinct_rows, cached_rows)
 
 
-def lookups_to_fill(filled_by: Callable[[float], float], room: float) -> float:
-    """Returns the number of look-ups at which `filled_by` reaches `room`; infinite if it never
+def lookups_to_fill(filled_by: Callable[[float], float], capacity: float) -> float:
+    """Returns the number of look-ups at which `filled_by` reaches `capacity`; infinite if it never
     does.
 
     filled_by: the room that a number of look-ups fills; grows with the number.
     """
     low, high = 0.0, 1.0
-    while filled_by(high) < room:
+    while filled_by(high) < capacity:
         low, high = high, high * 4
         if high > NEVER:
             return float("inf")
     while high - low > 1e-9 * high:
         middle = (low + high) / 2
-        low, high = (middle, high) if filled_by(middle) < room else (low, middle)
+        low, high = (middle, high) if filled_by(middle) < capacity else (low, middle)
     return high

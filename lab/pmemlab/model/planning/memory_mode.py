@@ -36,7 +36,7 @@ def direct_mapped_misses(
     # Long after even the least popular row was looked up.
     end = max(40.0 * popularity.longest_interval, 100.0 * (begin + 1.0))
     t = begin + np.concatenate([[0.0], np.geomspace(1e-3 * (1.0 + begin), end, _MOMENTS)])
-    different = np.array([popularity.distinct_rows_of(at) for at in t.tolist()])
+    different = np.array([popularity.expected_distinct_rows(at) for at in t.tolist()])
     slope = np.array([popularity.total(_look_up_density(at)) for at in t.tolist()])
     begins = slope[0] * -np.expm1(-q * different[0])
     lost = slope**2 * np.exp(-q * different)
@@ -44,5 +44,5 @@ def direct_mapped_misses(
 
 
 def _look_up_density(time: float) -> Callable[[Floats], Floats]:
-    """Returns one row's share of the derivative of `distinct_rows_of`, as a function of p."""
+    """Returns one row's share of the derivative of `expected_distinct_rows`, as a function of p."""
     return lambda p: np.asarray(p * np.exp(-p * time))

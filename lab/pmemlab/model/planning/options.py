@@ -24,14 +24,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     table.add_argument(
         "--optimizer", metavar="NAME", help="optimizer of the rows (default: adagrad)"
     )
-    asked = table.add_mutually_exclusive_group()
-    asked.add_argument(
+    popularity_source = table.add_mutually_exclusive_group()
+    popularity_source.add_argument(
         "--skew", type=float, metavar="S", help="exponent of the Zipf distribution of ids"
     )
-    asked.add_argument(
+    popularity_source.add_argument(
         "--ids", type=Path, metavar="FILE", help="NumPy file (.npy) of ids as they are looked up"
     )
-    asked.add_argument(
+    popularity_source.add_argument(
         "--recorded",
         type=Path,
         metavar="FOLDER",

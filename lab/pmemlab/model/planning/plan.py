@@ -12,7 +12,7 @@ from pmemlab.model.planning.accesses import (
     CacheParts,
     StepAccesses,
     step_accesses,
-    steps_together,
+    sum_steps,
     touched_bytes,
 )
 from pmemlab.model.planning.cpu_work import CpuWork
@@ -271,7 +271,7 @@ class _Candidate:
             plans, refusals = [], []
             for machine in able:
                 try:
-                    plans.append(self._in(machine, prices.hours_a_month))
+                    plans.append(self._plan_on(machine, prices.hours_a_month))
                 except _DoesNotFitError as error:
                     refusals.append(error)
         except NotPublishedError as error:  # a device lacks figures that this plan needs
@@ -281,12 +281,12 @@ class _Candidate:
         nearest = min(refusals, key=lambda e: math.inf if e.machines is None else e.machines)
         return self._left_out(str(nearest))
 
-    def _in(self, machine: MachineShape, hours_a_month: float) -> Plan:
+    def _plan_on(self, machine: MachineShape, hours_a_month: float) -> Plan:
         workload = self._workload
         threads = min(self._settings.threads, machine.cpu_threads)
         units = {name: _holding(machine, name).units for name in self._devices}
         by_bytes, fullest = self._machines_for_bytes(machine)
-        machines, bound_by = machine.rented_for(by_bytes), fullest
+        machines, bound_by = machine.rented_count(by_bytes), fullest
         while True:
             time = self._time(machines, threads, units)
             rate = threads * 1e9 / time.total_ns
@@ -294,7 +294,7 @@ class _Candidate:
             if for_rate <= machines:
                 break
             # More machines have more caches, so each may be faster.
-            machines, bound_by = machine.rented_for(for_rate), "rate"
+            machines, bound_by = machine.rented_count(for_rate), "rate"
         if machines > self._settings.max_machines:
             raise _DoesNotFitError(
                 f"needs {machines} of {machine.name}, for its {bound_by}; "
@@ -313,11 +313,13 @@ class _Candidate:
         )
 
     def _unpriced(self, prices: Prices) -> Plan:
-        held = {d for machine in prices.machines for each in machine.holds for d in each.devices}
-        lacking = [name for name in self._devices if name not in held]
+        available = {
+            d for machine in prices.machines for each in machine.holds for d in each.devices
+        }
+        missing = [name for name in self._devices if name not in available]
         why = (
-            f"no machine in {prices.path} holds {', '.join(lacking)}"
-            if lacking
+            f"no machine in {prices.path} holds {', '.join(missing)}"
+            if missing
             else f"no machine in {prices.path} holds {' and '.join(self._devices)} together"
         )
         threads = self._settings.threads
@@ -376,7 +378,8 @@ class _Candidate:
         cpu_bytes = self._placed.devices[0].cpu_cache_bytes
         memory_bytes = 0 if index.cache is None else index.cache.size_bytes
         cpu_parts, memory_parts = (
-            self._cache.parts(int(size * sockets * machines)) for size in (cpu_bytes, memory_bytes)
+            self._cache.byte_shares(int(size * sockets * machines))
+            for size in (cpu_bytes, memory_bytes)
         )
         steps = [
             step_accesses(
@@ -399,7 +402,7 @@ class _Candidate:
                 strict=True,
             )
         ]
-        return steps_together(steps, workload.shares)
+        return sum_steps(steps, workload.shares)
 
     def _machines_for_bytes(self, machine: MachineShape) -> tuple[int, str]:
         """Returns the number of machines that give every memory and disk room, and the fullest of

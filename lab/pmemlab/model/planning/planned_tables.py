@@ -12,7 +12,7 @@ from embstore.table.making import MAX_DIM
 from pmemlab.errors import PlanError
 from pmemlab.model.planning.popularity import Popularity
 from pmemlab.model.planning.popularity_files import popularity_of_ids, recorded_table
-from pmemlab.model.planning.row_bytes import RowShape, optimizer_of
+from pmemlab.model.planning.row_bytes import RowShape, optimizer_by_name
 from pmemlab.model.planning.zipf import BoundedZipf
 from pmemlab.schema import (
     AtLeast0,
@@ -101,7 +101,7 @@ def planned_table(
         popularity = BoundedZipf(rows, skew)
     if dim is None:
         raise PlanError(f"{name}: --dim is missing")
-    return PlannedTable(name, dim, optimizer_of(optimizer), popularity, ids_a_sample)
+    return PlannedTable(name, dim, optimizer_by_name(optimizer), popularity, ids_a_sample)
 
 
 def _rows(value: object) -> int:
@@ -154,10 +154,10 @@ class _Tables(Document):
 def load_tables(path: Path) -> tuple[PlannedTable, ...]:
     """Reads a YAML file of tables. Raises PlanError, which names the file and the table."""
     found = File.of_yaml(path, PlanError).read(_Tables)
-    made = []
+    tables = []
     for entry in found.tables:
         try:
-            made.append(planned_table(**vars(entry)))
+            tables.append(planned_table(**vars(entry)))
         except PlanError as error:
             raise PlanError(f"{path}: table {entry.name}: {error}") from error
-    return tuple(made)
+    return tuple(tables)

@@ -39,18 +39,19 @@ class Popularity(ABC):
 
     @abstractmethod
     def total(
-        self, of: Callable[[Floats], Floats], first: int = 1, last: int | None = None
+        self, function: Callable[[Floats], Floats], first: int = 1, last: int | None = None
     ) -> float:
-        """Returns the sum of `of(probability)` over the ranks `first` to `last`, by default all.
+        """Returns the sum of `function(probability)` over the ranks `first` to `last`, by
+        default all.
 
-        of: maps probabilities, (n,), to as many values, and 0 to 0.
+        function: maps probabilities, (n,), to as many values, and 0 to 0.
         """
 
     @abstractmethod
     def head(self, rows: int) -> Popularity:
         """Returns the popularity of the first `rows` ranks alone, scaled to all look-ups."""
 
-    def distinct_rows_of(self, look_ups: float) -> float:
+    def expected_distinct_rows(self, look_ups: float) -> float:
         """Returns the average number of distinct rows in `look_ups` look-ups."""
         return self.total(lambda p: np.asarray(-np.expm1(-p * look_ups)))
 
@@ -61,44 +62,49 @@ class CountedRows(Popularity):
     are_few: whether the counts are too small to know the popularity of many rows.
     """
 
-    def __init__(self, counts: NDArray[np.int64], rows: int | None = None, of: str = "ids") -> None:
+    def __init__(
+        self, counts: NDArray[np.int64], rows: int | None = None, description: str = "ids"
+    ) -> None:
         """counts: look-ups of each row, (n,), in any order. rows: of the table, which may have more
-        rows than were counted; None: it has no others. of: a description of the counted things.
+        rows than were counted; None: it has no others. description: of the counted things.
 
         Raises PlanError if no row was looked up, or if `rows` is less than the counted rows.
         """
-        asked = counts[counts > 0]
-        if not asked.size:
-            raise PlanError(f"{of}: has no ids")
-        self.rows = asked.size if rows is None else rows
-        if self.rows < asked.size:
+        looked_up = counts[counts > 0]
+        if not looked_up.size:
+            raise PlanError(f"{description}: has no ids")
+        self.rows = looked_up.size if rows is None else rows
+        if self.rows < looked_up.size:
             raise PlanError(
-                f"{of}: has {asked.size} different ids, which are more than the {rows} rows"
+                f"{description}: has {looked_up.size} different ids, which are more than the "
+                f"{rows} rows"
             )
-        self._of = of
-        self._ids = int(asked.sum())
-        each, many = np.unique(asked, return_counts=True)
+        self._description = description
+        self._ids = int(looked_up.sum())
+        each, many = np.unique(looked_up, return_counts=True)
         self._p = each[::-1] / self._ids  # descending
         self._ends = np.cumsum(many[::-1])  # the last rank with that probability
-        self.text = f"{self._ids:,} {of}"
+        self.text = f"{self._ids:,} {description}"
         self.hottest_share = float(self._p[0])
         self.longest_interval = float(1 / self._p[-1])
-        self.are_few = self._ids < _FEW_IDS_A_ROW * asked.size
+        self.are_few = self._ids < _FEW_IDS_A_ROW * looked_up.size
 
     def probabilities(self, first: int, last: int) -> Floats:
         at = np.searchsorted(self._ends, np.arange(first, last + 1))
         return np.asarray(np.append(self._p, 0.0)[at])
 
     def total(
-        self, of: Callable[[Floats], Floats], first: int = 1, last: int | None = None
+        self, function: Callable[[Floats], Floats], first: int = 1, last: int | None = None
     ) -> float:
         ends = np.minimum(self._ends, self.rows if last is None else last)
         begins = np.maximum(np.append(0, self._ends[:-1]), first - 1)
-        many = ends - begins
-        (some,) = np.nonzero(many > 0)
-        return float(np.sum(of(self._p[some]) * many[some])) if some.size else 0.0
+        counts = ends - begins
+        (selected,) = np.nonzero(counts > 0)
+        return (
+            float(np.sum(function(self._p[selected]) * counts[selected])) if selected.size else 0.0
+        )
 
     def head(self, rows: int) -> CountedRows:
         each = np.rint(self._p * self._ids).astype(np.int64)
         many = np.diff(np.minimum(np.append(0, self._ends), rows))
-        return CountedRows(np.repeat(each, many), rows, self._of)
+        return CountedRows(np.repeat(each, many), rows, self._description)

@@ -26,7 +26,7 @@ def plans_document(plans: Plans, prices: Prices) -> dict[str, Any]:
     """Returns a document for JSON. Every figure is modelled; a field's name ends with its unit."""
     return {
         "kind": "modelled",
-        "workload": _asked_for(plans.workload),
+        "workload": _workload_document(plans.workload),
         "settings": asdict(plans.settings),
         "cpu": asdict(plans.cpu),
         "prices": {
@@ -39,7 +39,7 @@ def plans_document(plans: Plans, prices: Prices) -> dict[str, Any]:
     }
 
 
-def _asked_for(workload: Workload) -> dict[str, Any]:
+def _workload_document(workload: Workload) -> dict[str, Any]:
     """Returns the workload for JSON. A single table's fields are among the workload's fields."""
     tables = [
         {
@@ -109,9 +109,9 @@ def _tiers(plan: Plan) -> str:
 
 def _notes(plans: Plans, shown: int) -> list[str]:
     workload, cpu = plans.workload, plans.cpu
-    what = "trained" if workload.training else "served"
+    usage = "trained" if workload.training else "served"
     notes = [
-        f"Modelled: {_tables_text(workload.tables)}, {what} "
+        f"Modelled: {_tables_text(workload.tables)}, {usage} "
         f"{workload.lookups_per_s:.4g} look-ups/s, "
         f"{workload.cache_strategy.name}, batches of {workload.batch_ids} ids.",
         f"CPU: {cpu.ns_per_lookup:.1f} ns a look-up ({cpu.source}), "
@@ -138,8 +138,8 @@ def _notes(plans: Plans, shown: int) -> list[str]:
         reasons.setdefault(each.why, []).append(each)
     for why, these in list(reasons.items())[:_SHOWN_REASONS]:
         more = f" and {len(these) - 1} more" if len(these) > 1 else ""
-        what = f"{these[0].storage_type} on {', '.join(these[0].devices)}{more}"
-        notes.append(f"Left out: {what}: {why}")
+        exclusion = f"{these[0].storage_type} on {', '.join(these[0].devices)}{more}"
+        notes.append(f"Left out: {exclusion}: {why}")
     if len(reasons) > _SHOWN_REASONS:
         notes.append(f"Left out for other reasons: {len(reasons) - _SHOWN_REASONS}; --json FILE.")
     return notes

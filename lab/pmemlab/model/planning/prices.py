@@ -100,7 +100,7 @@ class MachineShape(Document):
                     raise FieldError(f"{device} is held twice", f"holds[{index}].devices")
             held.update(holding.devices)
 
-    def rented_for(self, machines: int) -> int:
+    def rented_count(self, machines: int) -> int:
         """Returns how many must be rented if `machines` are needed."""
         return -(-machines // self.sold_in) * self.sold_in
 
@@ -144,7 +144,7 @@ class Prices(Document, context=("path",)):
         fit = self.machines_with(devices)
         return min(fit, key=lambda machine: machine.usd_per_hour, default=None)
 
-    def of(self, names: Collection[str] | None) -> Prices:
+    def restricted_to(self, names: Collection[str] | None) -> Prices:
         """Returns the prices of these machines alone; None: all."""
         if names is None:
             return self

@@ -10,7 +10,7 @@ from embstore.optimizers import Optimizer
 from embstore.options import TierKind
 from pmemlab.errors import PlanError
 
-__all__ = ["RowShape", "TierBytes", "optimizer_of", "row_bytes_in_tier"]
+__all__ = ["RowShape", "TierBytes", "optimizer_by_name", "row_bytes_in_tier"]
 
 ON_SSD = frozenset({TierKind.SSDHASH, TierKind.LEVELDB})
 
@@ -83,8 +83,8 @@ def row_bytes_in_tier(shape: RowShape, kinds: tuple[TierKind, ...], tier: int) -
     if len(kinds) == 1:
         return TierBytes(row + _META_BYTES, _BESIDE_ONLY_TIER, row, _META_BYTES)
     if tier == 0:
-        beside = _INDEX_BYTES + _FIRST_TIER_RANK_BYTES + _META_BYTES
-        return TierBytes(row, beside, row)
+        dram_bytes = _INDEX_BYTES + _FIRST_TIER_RANK_BYTES + _META_BYTES
+        return TierBytes(row, dram_bytes, row)
     if kind is TierKind.SSDHASH:
         record = SSDHASH_RECORD_HEAD_BYTES + row
         return TierBytes(_SSDHASH_SPACE * record, _BESIDE_LAST_TIER[kind], record)
@@ -100,7 +100,7 @@ def row_bytes_in_tier(shape: RowShape, kinds: tuple[TierKind, ...], tier: int) -
     )
 
 
-def optimizer_of(name: str) -> Optimizer:
+def optimizer_by_name(name: str) -> Optimizer:
     """Returns an optimizer of embstore.optimizers by its case-insensitive name. Raises
     PlanError.
     """

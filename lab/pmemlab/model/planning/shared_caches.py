@@ -30,13 +30,13 @@ class SharedCache:
         self._users = tuple(users)
         self._known: dict[int, tuple[float, ...]] = {}
 
-    def parts(self, cache_bytes: int) -> tuple[float, ...]:
+    def byte_shares(self, cache_bytes: int) -> tuple[float, ...]:
         """Returns each table's share of the cache's bytes; 1 for each table if all tables fit."""
         if cache_bytes not in self._known:
-            self._known[cache_bytes] = self._divided(cache_bytes)
+            self._known[cache_bytes] = self._divide(cache_bytes)
         return self._known[cache_bytes]
 
-    def _divided(self, cache_bytes: int) -> tuple[float, ...]:
+    def _divide(self, cache_bytes: int) -> tuple[float, ...]:
         everything = tuple(1.0 for _ in self._users)
         whole = sum(user.touched_bytes * user.popularity.rows for user in self._users)
         if len(self._users) == 1 or not 0 < cache_bytes < whole:
@@ -49,6 +49,6 @@ class SharedCache:
     def _touched(self, look_ups: float) -> list[float]:
         """Returns the bytes of each table that `look_ups` look-ups of all tables touch."""
         return [
-            user.touched_bytes * user.popularity.distinct_rows_of(look_ups * user.share)
+            user.touched_bytes * user.popularity.expected_distinct_rows(look_ups * user.share)
             for user in self._users
         ]

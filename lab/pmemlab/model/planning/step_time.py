@@ -55,32 +55,32 @@ def lookup_time(
     visited = [
         _VisitedDevice(
             devices[name],
-            [each for each in accesses if each.device == name],
+            [visit for visit in accesses if visit.device == name],
             units.get(name, 1),
             threads,
             batch_ids,
         )
-        for name in dict.fromkeys(each.device for each in accesses)
+        for name in dict.fromkeys(visit.device for visit in accesses)
     ]
-    low = cpu_ns + sum(float(each.times.min()) for each in visited)
-    high = cpu_ns + sum(float(each.times.max()) for each in visited)
+    low = cpu_ns + sum(float(visit.times.min()) for visit in visited)
+    high = cpu_ns + sum(float(visit.times.max()) for visit in visited)
     # With longer steps, fewer threads are at a device at a time, so each takes less time there.
     while high - low > _CLOSE_ENOUGH * high:
         middle = (low + high) / 2
-        if cpu_ns + sum(each.at_step_of(middle) for each in visited) > middle:
+        if cpu_ns + sum(visit.device_ns(middle) for visit in visited) > middle:
             low = middle
         else:
             high = middle
     # At the step length of a device's full bandwidth any number of threads may wait for it: all of
     # them in a slightly shorter step, few in a longer one. Interpolate so that the times add up to
     # the step.
-    few = np.array([each.at_step_of(high) for each in visited])
-    many = np.array([each.at_step_of(low) for each in visited])
-    missing, waiting = high - cpu_ns - few.sum(), (many - few).sum()
+    at_high = np.array([visit.device_ns(high) for visit in visited])
+    at_low = np.array([visit.device_ns(low) for visit in visited])
+    missing, waiting = high - cpu_ns - at_high.sum(), (at_low - at_high).sum()
     part = min(1.0, max(0.0, missing / waiting)) if waiting > 0 else 0.0
     times = {
-        each.name: float(time)
-        for each, time in zip(visited, few + part * (many - few), strict=True)
+        visit.name: float(time)
+        for visit, time in zip(visited, at_high + part * (at_low - at_high), strict=True)
     }
     return LookupTime(cpu_ns, times)
 
@@ -105,10 +105,10 @@ class _VisitedDevice:
         self._threads = threads
         counts = range(1, math.ceil(threads / units) + 1)
         self.times: Floats = np.array(
-            [sum(_id_ns(device, each, n, batch_ids) for each in accesses) for n in counts]
+            [sum(_id_ns(device, access, n, batch_ids) for access in accesses) for n in counts]
         )
 
-    def at_step_of(self, step_ns: float) -> float:
+    def device_ns(self, step_ns: float) -> float:
         """Returns the nanoseconds at this device if an id takes `step_ns` in all.
 
         The number of threads here is `threads` times the share of the step that is spent here. If
@@ -126,22 +126,22 @@ class _VisitedDevice:
         return float(self.times[after - 1] * (1 - part) + self.times[after] * part)
 
 
-def _id_ns(device: PlannedDevice, each: DeviceAccess, threads: int, batch_ids: int) -> float:
+def _id_ns(device: PlannedDevice, access: DeviceAccess, threads: int, batch_ids: int) -> float:
     """Returns the time per id of a kind of access. Accesses of a batch overlap, but a batch takes
     no less than a single access alone, as in the engine's pacing.
     """
-    waits = min(1 / batch_ids, each.rate)
+    waits = min(1 / batch_ids, access.rate)
     return max(
-        each.rate * _access_ns(device, each, threads),
-        waits * device.alone_ns(each.access, each.size_bytes),
+        access.rate * _access_ns(device, access, threads),
+        waits * device.alone_ns(access.access, access.size_bytes),
     )
 
 
-def _access_ns(device: PlannedDevice, each: DeviceAccess, threads: int) -> float:
+def _access_ns(device: PlannedDevice, access: DeviceAccess, threads: int) -> float:
     cache = device.cache
     if cache is None:
-        return device.time_ns(each.access, each.size_bytes, threads)
+        return device.time_ns(access.access, access.size_bytes, threads)
     # Trained rows are dirty, so evicted lines are written back.
-    hit = cache.hit_ns(each.access, each.size_bytes, threads)
-    miss = cache.dirty_miss_ns(each.access, each.size_bytes, threads)
-    return (1 - each.memory_miss) * hit + each.memory_miss * miss
+    hit = cache.hit_ns(access.access, access.size_bytes, threads)
+    miss = cache.dirty_miss_ns(access.access, access.size_bytes, threads)
+    return (1 - access.memory_miss) * hit + access.memory_miss * miss

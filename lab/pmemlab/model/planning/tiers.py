@@ -21,10 +21,10 @@ __all__ = [
     "Placed",
     "PlannedDevice",
     "Role",
+    "device_role",
     "named_devices",
     "placements",
-    "role_of",
-    "storage_type_of",
+    "storage_type_by_name",
 ]
 
 Role = Literal["HBM", "DRAM", "PMEM", "SSD"]
@@ -88,7 +88,7 @@ class Placed:
         return tuple(device.name for device in self.devices)
 
 
-def storage_type_of(name: str) -> StorageType:
+def storage_type_by_name(name: str) -> StorageType:
     """Returns a storage type by name. Raises PlanError."""
     try:
         storage_type = StorageType[name.upper()]
@@ -98,7 +98,7 @@ def storage_type_of(name: str) -> StorageType:
     return _SAME.get(storage_type, storage_type)
 
 
-def role_of(device: PlannedDevice) -> Role:
+def device_role(device: PlannedDevice) -> Role:
     """Returns the kind of tier that a device suits. Raises PlanError if its figures don't tell."""
     if device.bus is not None:
         return "HBM"
@@ -137,7 +137,7 @@ def named_devices(names: Iterable[str]) -> DevicePool:
                 "devices apart by their names; rename one of the files, and the name in it"
             )
         if role is None:
-            role = role_of(device)
+            role = device_role(device)
         _check_role(name, role, device)
         pool[role][device.name] = device
     return {role: tuple(devices.values()) for role, devices in pool.items()}
@@ -157,7 +157,7 @@ def placements(
         lacking = [role for role in wanted if not pool.get(role)]
         if lacking:
             if asked_for:
-                raise PlanError(_lacking(storage_type, lacking[0], wanted is roles, pool))
+                raise PlanError(_missing_role_text(storage_type, lacking[0], wanted is roles, pool))
             continue
         for devices in itertools.product(*(pool[role] for role in wanted)):
             tiers = devices if wanted is roles else devices[1:]
@@ -205,16 +205,18 @@ def _check_first(storage_type: StorageType, device: PlannedDevice) -> None:
         )
 
 
-def _lacking(storage_type: StorageType, role: str, is_tier: bool, pool: DevicePool) -> str:
-    what = {
+def _missing_role_text(
+    storage_type: StorageType, role: str, is_tier: bool, pool: DevicePool
+) -> str:
+    suitable = {
         "HBM": "a GPU",
         "DRAM": "DRAM or memory mode",
         "PMEM": "PMem or CXL memory",
         "SSD": "a disk",
     }[role]
-    where = f"its {role} tier" if is_tier or role != "DRAM" else "its index"
+    place = f"its {role} tier" if is_tier or role != "DRAM" else "its index"
     given = ", ".join(device.name for devices in pool.values() for device in devices) or "none"
-    message = f"--devices: {storage_type.name} needs {what} for {where}; given: {given}"
+    message = f"--devices: {storage_type.name} needs {suitable} for {place}; given: {given}"
     disks = ", ".join(device.name for device in pool.get("SSD", ()))
     if role == "DRAM" and disks:
         message += f" (a disk, as {disks}, can't be a first tier)"

@@ -47,9 +47,9 @@ class BoundedZipf(Popularity):
         )
 
     def total(
-        self, of: Callable[[Floats], Floats], first: int = 1, last: int | None = None
+        self, function: Callable[[Floats], Floats], first: int = 1, last: int | None = None
     ) -> float:
-        """See `Popularity`. of: a smooth function, as it is evaluated at some ranks only.
+        """See `Popularity`. function: a smooth function, as it is evaluated at some ranks only.
 
         The first 4,096 ranks are added up. The sum over the other ranks is approximated by the
         integral from half a rank before the first to half a rank after the last: the
@@ -59,10 +59,12 @@ class BoundedZipf(Popularity):
         """
         last = self.rows if last is None else min(last, self.rows)
         summed = min(last, _SUMMED_RANKS)
-        result = float(np.sum(of(self.probabilities(first, summed)))) if first <= summed else 0.0
+        result = (
+            float(np.sum(function(self.probabilities(first, summed)))) if first <= summed else 0.0
+        )
         if last > max(first - 1, summed):
             places, widths = _panels(max(first - 1, summed) + 0.5, last + 0.5)
-            result += float(np.sum(of(places**-self.skew / self._harmonic) * widths))
+            result += float(np.sum(function(places**-self.skew / self._harmonic) * widths))
         return result
 
 
