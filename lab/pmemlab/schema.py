@@ -293,8 +293,8 @@ def content_of(document: Document) -> dict[str, Any]:
     content: dict[str, Any] = {}
     for field in dataclasses.fields(document):  # type: ignore[arg-type]
         value = getattr(document, field.name)
-        made = field.default_factory
-        default = field.default if made is dataclasses.MISSING else made()
+        content = field.default_factory
+        default = field.default if content is dataclasses.MISSING else content()
         if value != default:
             content[name_of(field.name)] = _plain(value)
     return content
@@ -353,7 +353,7 @@ class File:
     def of_json_text(path: Path, text: str, error_type: Callable[[str], Exception]) -> File:
         """Reads JSON from a text as `of_json` does. path: the name of the text in errors."""
         try:
-            content = json.loads(text, object_pairs_hook=_without_twins)
+            content = json.loads(text, object_pairs_hook=_without_duplicate_names)
             check_characters(text, content)
         except json.JSONDecodeError as error:
             raise error_type(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
@@ -403,8 +403,8 @@ class File:
         if error["type"] == "missing":
             return field, "is missing"
         if not isinstance(problem, ValueError):
-            said = error["msg"].replace("Input should be", "must be")
-            return field, f"{said}, not {error['input']!r}"
+            message = error["msg"].replace("Input should be", "must be")
+            return field, f"{message}, not {error['input']!r}"
         below = problem.field if isinstance(problem, FieldError) else ""
         dot = "." if field and below and not below.startswith("[") else ""
         return f"{field}{dot}{below}", str(problem)
@@ -455,7 +455,7 @@ def _number_lines(node: Node, name: str, lines: dict[str, int], seen: set[int]) 
             _number_lines(value, field, lines, seen)
 
 
-def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _without_duplicate_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) < len(pairs):
         names = [name for name, _ in pairs]

@@ -128,7 +128,7 @@ def test_the_example_works(example: Path) -> None:
 
 def test_the_example_s_own_scenario_can_be_read() -> None:
     wanted = load_scenario(EXAMPLE / "fsdax.yaml")
-    assert (wanted.not_judged, wanted.compared_with) == ((), "DRAM")
+    assert (wanted.not_judged, wanted.reference_storage_type) == ((), "DRAM")
 
 
 def test_the_example_with_rows_in_dram_does_not_pass_as_pmem(example: Path) -> None:

@@ -53,7 +53,7 @@ def test_a_short_file_has_defaults_for_the_rest(tmp_path: Path) -> None:
     assert scenario.storage_types == ("PMEM_LIBPMEM",)
     placement = RowPlacement(nodes=None, file_under="pmem", is_pmem=True)
     assert scenario.expect == Expectations(placement, auc_above=None)
-    assert scenario.compared_with == "DRAM"
+    assert scenario.reference_storage_type == "DRAM"
     assert scenario.not_judged == ()
     assert scenario.timeout_s == 600
 

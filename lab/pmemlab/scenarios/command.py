@@ -47,7 +47,7 @@ def workload_command(
     kept_folder: a folder in the machine with the checkpoints that a cut run has kept.
     """
     argv = storage_command(scenario, storage_type, python, topology)
-    argv += ["--reference", scenario.compared_with, *_predicted_on(scenario, storage_type)]
+    argv += ["--reference", scenario.reference_storage_type, *_predicted_on(scenario, storage_type)]
     if restored_folder is not None:
         argv += ["--restore", restored_folder]
     if kept_folder is not None:

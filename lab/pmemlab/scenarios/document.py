@@ -61,10 +61,10 @@ def _topology(name: object, context: Mapping[str, Any]) -> Topology:
     if not isinstance(name, str):
         raise FieldError(f"must be a topology's name or the path of its file, not {name!r}")
     # A path is relative to the file that names it.
-    return load_topology(_beside(context["path"], name))
+    return load_topology(_relative_to_file(context["path"], name))
 
 
-def _beside(path: Path, name: str) -> str:
+def _relative_to_file(path: Path, name: str) -> str:
     """Returns a name, or the path of a file, relative to the file `path` that names it."""
     return str(path.parent / name) if name.endswith(YAML_SUFFIXES) else name
 
@@ -74,7 +74,9 @@ def _placements(value: object, context: Mapping[str, Any]) -> tuple[tuple[str, .
         isinstance(names, list) and all(isinstance(name, str) for name in names) for names in value
     ):
         raise FieldError(f"must be lists of devices, one a tier, not {value!r}")
-    return tuple(tuple(_beside(context["path"], name) for name in names) for names in value)
+    return tuple(
+        tuple(_relative_to_file(context["path"], name) for name in names) for names in value
+    )
 
 
 def _sizes(value: object) -> tuple[int, ...]:
@@ -252,7 +254,7 @@ class RowPlacement(Document, aliases={"read_bytes": "read", "written_bytes": "wr
                     f"is for file_under: {SSD}; there is no disk to ask otherwise", name
                 )
 
-    def on(self, topology: Topology) -> RowPlacement:
+    def resolved_on(self, topology: Topology) -> RowPlacement:
         """Returns the placement with a topology's nodes and folders for "pmem" and "ssd"."""
         nodes = topology.pmem.nodes if self.nodes == PMEM else self.nodes
         file_under = self.file_under
@@ -325,7 +327,7 @@ class Scenario(Document, context=("path", "name", "memory_here", "direct_io"), e
     direct_io: bool = False
 
     @property
-    def compared_with(self) -> str:
+    def reference_storage_type(self) -> str:
         """The storage type that must give the same results; "" if none must."""
         return self.expect.identical_to or ("" if self.workload.command else "DRAM")
 
@@ -335,5 +337,5 @@ class Scenario(Document, context=("path", "name", "memory_here", "direct_io"), e
         wants_places = self.expect.rows is not None or self.expect.tiers
         return (
             *(() if wants_places else (PLACES,)),
-            *(() if self.compared_with else (RESULTS,)),
+            *(() if self.reference_storage_type else (RESULTS,)),
         )

@@ -50,7 +50,7 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
     marks = list(metafunc.definition.iter_markers("pmemlab"))
     topologies = [name for mark in marks[:1] for name in mark.args]
     if not topologies or not all(isinstance(name, str) for name in topologies):
-        _tell_how_to_mark(metafunc.definition.nodeid)
+        _fail_without_mark(metafunc.definition.nodeid)
     folder = metafunc.definition.path.parent
     found = [
         str(folder / name) if Path(name).suffix in YAML_SUFFIXES else name for name in topologies
@@ -58,7 +58,7 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize(_LENDER, found, ids=topologies, indirect=True, scope="session")
 
 
-def _tell_how_to_mark(test: str) -> NoReturn:
+def _fail_without_mark(test: str) -> NoReturn:
     pytest.fail(
         f"{test}: the fixture `machine` needs a mark with the topologies it is for, as in "
         '@pytest.mark.pmemlab("fsdax"), and a test that has it among its arguments',
@@ -124,7 +124,7 @@ def pmemlab_machines(request: pytest.FixtureRequest) -> Iterator[_Lender]:
     from pmemlab.errors import LabError
 
     if not hasattr(request, "param"):
-        _tell_how_to_mark(request.node.nodeid or "a test")
+        _fail_without_mark(request.node.nodeid or "a test")
     try:
         lender = _Lender(request.param, request.config)
     except LabError as error:

@@ -173,7 +173,7 @@ def _run_here(
 ) -> dict[tuple[str, ...], _Step]:
     workload = Workload(run.workload, json.loads(run.arguments))
     here = replace(scenario, workload=workload, storage=Storage(None, run.sizes))
-    with open_machine(_roomy(scenario.topology), "process") as machine:
+    with open_machine(_with_fitting_pmem(scenario.topology), "process") as machine:
         argv = storage_command(here, run.storage_type, machine.python, machine.topology)
         argv += ["--predict", *(",".join(devices) for devices in placements), "--rates-only"]
         if TierKind.SSDHASH in TIER_KINDS[StorageType[run.storage_type]]:
@@ -203,7 +203,7 @@ def _step(prediction: Mapping[str, Any]) -> _Step:
     )
 
 
-def _roomy(topology: Topology) -> Topology:
+def _with_fitting_pmem(topology: Topology) -> Topology:
     pmem = topology.pmem
     if not pmem.size_bytes:
         return topology

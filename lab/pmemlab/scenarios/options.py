@@ -13,7 +13,14 @@ import pytest
 
 from pmemlab.machines.protocol import KindOrAuto
 
-__all__ = ["FOLDERS", "WORKER_INPUT", "WORKER_OUTPUT", "add_options", "here_of", "lengthen"]
+__all__ = [
+    "FOLDERS",
+    "WORKER_INPUT",
+    "WORKER_OUTPUT",
+    "add_options",
+    "expand_short_options",
+    "here_file",
+]
 
 FOLDERS = "pmemlab_scenarios"
 """The option of pytest's configuration that lists folders of scenarios."""
@@ -66,7 +73,7 @@ def add_options(group: pytest.OptionGroup) -> None:
     )
 
 
-def here_of(config: pytest.Config) -> Path | None:
+def here_file(config: pytest.Config) -> Path | None:
     """Returns the file of --pmemlab-here, or None. Raises pytest.UsageError if it can't be used."""
     here: Path | None = config.getoption("pmemlab_here")
     if here is None:
@@ -84,19 +91,19 @@ def here_of(config: pytest.Config) -> Path | None:
     return here.absolute()
 
 
-def lengthen(args: list[str], parser: pytest.Parser) -> None:
+def expand_short_options(args: list[str], parser: pytest.Parser) -> None:
     """Replaces the short names in `args` by the long ones, unless another plugin knows them.
 
     REQUIRES: every plugin and conftest.py has added its options.
     """
-    ours = {short: short.replace("--", "--pmemlab-", 1) for short in _SHORT}
-    unknown = {short for short in ours if _is_unknown(short, parser)}
+    long_names = {short: short.replace("--", "--pmemlab-", 1) for short in _SHORT}
+    unknown = {short for short in long_names if _is_unknown(short, parser)}
     for position, argument in enumerate(args):
         if argument == "--":
             return
         name, equals, value = argument.partition("=")
         if name in unknown:
-            args[position] = f"{ours[name]}{equals}{value}"
+            args[position] = f"{long_names[name]}{equals}{value}"
 
 
 def _is_unknown(option: str, parser: pytest.Parser) -> bool:

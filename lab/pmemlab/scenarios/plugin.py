@@ -29,7 +29,13 @@ from pmemlab.scenarios.machine_fixture import (
     report_lab_errors,
     uses_machine_fixture,
 )
-from pmemlab.scenarios.options import FOLDERS, WORKER_INPUT, add_options, here_of, lengthen
+from pmemlab.scenarios.options import (
+    FOLDERS,
+    WORKER_INPUT,
+    add_options,
+    expand_short_options,
+    here_file,
+)
 from pmemlab.schema import YAML_SUFFIXES
 
 if TYPE_CHECKING:
@@ -61,13 +67,13 @@ def pytest_load_initial_conftests(
     parser: pytest.Parser, args: list[str]
 ) -> Generator[None, object, object]:
     result = yield
-    lengthen(args, parser)
+    expand_short_options(args, parser)
     return result
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARKER)
-    here_of(config)  # reports a wrong path before collection
+    here_file(config)  # reports a wrong path before collection
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -95,7 +101,7 @@ class ScenarioFile(pytest.File):
             raise self.CollectError(str(error)) from error
         scenario = replace(
             scenario,
-            memory_here=here_of(self.config),
+            memory_here=here_file(self.config),
             direct_io=self.config.getoption("pmemlab_machine") == "host",
         )
         for marker in scenario.markers:
@@ -129,8 +135,8 @@ class ScenarioItem(pytest.Item):
         except LabError as error:
             lacking = isinstance(error, MissingRequirementError)
             # A process has only this computer's programs, and some topologies need newer ones.
-            wants = self.scenario.topology.requires != Requirements()
-            if lacking and (wants or session.kind_for(self.scenario) == "process"):
+            has_requirements = self.scenario.topology.requires != Requirements()
+            if lacking and (has_requirements or session.kind_for(self.scenario) == "process"):
                 pytest.skip(str(error))
             fail_as_lab_error(error)
         except pytest.exit.Exception:
@@ -150,14 +156,14 @@ class ScenarioItem(pytest.Item):
             unproved = session.judge(self.scenario, self.storage_type, self._outcome)
         except MissingRequirementError as error:
             pytest.skip(str(error))
-        self._tell_report_writers(session.metrics[known:])
+        self._add_properties(session.metrics[known:])
         if unproved:
             pytest.skip(
                 f"all that a {self._outcome.machine} can show holds, but it can't prove "
                 f"{', '.join(unproved)}; a guest or a container can"
             )
 
-    def _tell_report_writers(self, metrics: Sequence[Metric]) -> None:
+    def _add_properties(self, metrics: Sequence[Metric]) -> None:
         """Adds metrics to the test's properties, which JUnit XML and pytest-xdist pass on."""
         self.user_properties += [
             ("topology", self.scenario.topology.name),
@@ -228,27 +234,27 @@ def _refuse(config: pytest.Config, items: list[pytest.Item], error: pytest.Usage
     if not is_worker(config):
         raise error
     items.clear()
-    Findings.tell(config, refusal=str(error))
+    Findings.send_to_controller(config, refusal=str(error))
 
 
 def _select_and_sort(config: pytest.Config, items: list[pytest.Item]) -> None:
     folders = config.getini(FOLDERS)
-    beside = [item for item in items if any(folder in item.path.parents for folder in folders)]
-    wanted = _wanted(
-        beside, config.getoption("pmemlab_topologies"), "--pmemlab-topology", _topology_name
+    candidates = [item for item in items if any(folder in item.path.parents for folder in folders)]
+    selected = _selected(
+        candidates, config.getoption("pmemlab_topologies"), "--pmemlab-topology", _topology_name
     )
-    wanted &= _wanted(
-        beside,
+    selected &= _selected(
+        candidates,
         config.getoption("pmemlab_storage_types"),
         "--pmemlab-storage-type",
         _storage_type,
     )
-    deselected = [item for item in beside if item not in wanted]
+    deselected = [item for item in candidates if item not in selected]
     if deselected:
         config.hook.pytest_deselected(items=deselected)
         items[:] = [item for item in items if item not in set(deselected)]
     _check_names(_scenario_items(items))
-    items[:] = _behind_their_scenarios(items)
+    items[:] = _moved_after_their_scenarios(items)
 
 
 def _check_names(items: Sequence[ScenarioItem]) -> None:
@@ -264,7 +270,7 @@ def _check_names(items: Sequence[ScenarioItem]) -> None:
             )
 
 
-def _behind_their_scenarios(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+def _moved_after_their_scenarios(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     """Moves tests that use a topology's machine right behind the topology's scenarios: otherwise
     the machine would wait for them."""
     last = {_topology_name(item): item for item in _scenario_items(items)}
@@ -276,7 +282,7 @@ def _behind_their_scenarios(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     return [each for item in order for each in (item, *followers.get(item, ()))]
 
 
-def _wanted(
+def _selected(
     items: Sequence[pytest.Item],
     names: Sequence[str] | None,
     option: str,
@@ -288,11 +294,11 @@ def _wanted(
     name_of: returns the name that the option's names are compared with; None for an item without
         such a name, which is selected only if there are no names.
     """
-    there_are = {name for item in items if (name := name_of(item)) is not None}
+    known_names = {name for item in items if (name := name_of(item)) is not None}
     for name in names or ():
-        if name not in there_are:
+        if name not in known_names:
             raise pytest.UsageError(
-                f"{option} {name}: no scenario has it; there are {', '.join(sorted(there_are))}"
+                f"{option} {name}: no scenario has it; there are {', '.join(sorted(known_names))}"
             )
     return {item for item in items if not names or name_of(item) in names}
 
@@ -330,7 +336,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if session.config.option.collectonly:
         return
     if scenarios or any(map(uses_machine_fixture, session.items)):
-        _end_as_on_ctrl_c(session.config)
+        _exit_on_sigterm(session.config)
     if not scenarios:
         return
     from pmemlab.scenarios.document import ScenarioError
@@ -354,7 +360,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         _refuse(session.config, session.items, pytest.UsageError(str(error)))
 
 
-def _end_as_on_ctrl_c(config: pytest.Config) -> None:
+def _exit_on_sigterm(config: pytest.Config) -> None:
     """Exits pytest on SIGTERM, so that machines end, with the commands that run in them."""
 
     def end(number: int, _frame: object) -> None:
@@ -371,7 +377,7 @@ def _end_as_on_ctrl_c(config: pytest.Config) -> None:
 
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     session = config.stash.get(SESSION, None)
-    return session.choices_for_people() if session is not None else []
+    return session.choice_lines() if session is not None else []
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
@@ -389,9 +395,9 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         finally:
             scenarios.close()
         if is_worker(session.config):
-            Findings.tell(
+            Findings.send_to_controller(
                 session.config,
-                choices=scenarios.choices_for_people(),
+                choices=scenarios.choice_lines(),
                 leftovers=scenarios.leftovers(),
             )
     findings = session.config.stash.get(_FINDINGS, None)
@@ -435,12 +441,12 @@ def pytest_terminal_summary(
 
 def _summarize(
     reporter: pytest.TerminalReporter,
-    found: ScenarioSession | Findings,
+    scenarios: ScenarioSession | Findings,
     leftovers: Sequence[str],
 ) -> None:
     for leftover in leftovers:
         reporter.write_line(f"could not be stopped: {leftover}", red=True)
-    metrics = found.metrics
+    metrics = scenarios.metrics
     if not metrics:
         return
     from pmemlab.scenarios.report import replaced_lines
@@ -448,13 +454,13 @@ def _summarize(
     reporter.section("scenarios")
     # A log has no width.
     width = _LOG_WIDTH if not reporter.isatty() else shutil.get_terminal_size().columns
-    reporter.write_line(found.tables(width))
+    reporter.write_line(scenarios.tables(width))
     for line in replaced_lines(metrics):
         reporter.write_line(line, yellow=True)
-    for why in found.without_rate:
+    for why in scenarios.without_rate:
         reporter.write_line(f"no rate: {why}", yellow=True)
     reporter.write_line("")
-    files = found.written_files()
+    files = scenarios.written_files()
     for path in files:
         reporter.write_line(f"written: {path}")
     if files:

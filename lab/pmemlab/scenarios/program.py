@@ -47,7 +47,7 @@ def check_program(workload: Workload, topology: Topology, folder: Path, compared
     """
     if workload.arguments or workload.rated:
         raise FieldError("is for name: tables and wdl; a command has them in itself", "arguments")
-    there_are = _places(topology, "")
+    there_are = _placeholder_values(topology, "")
     used = set()
     for index, word in enumerate(workload.command):
         try:
@@ -90,8 +90,8 @@ def program_command(
 
     python, topology: the machine's.
     """
-    places = _places(topology, storage_type)
-    program, *words = (word.format(**places) for word in workload.command)
+    placeholders = _placeholder_values(topology, storage_type)
+    program, *words = (word.format(**placeholders) for word in workload.command)
     environment = f"PMEMLAB_LOOK={folder}/{_LOOK_FOLDER}"
     command = [python if program in _PYTHON else program, *words]
     return ["env", f"--chdir={folder}", environment, *command]
@@ -104,7 +104,7 @@ def pack_program(scenario: Scenario, archive: tarfile.TarFile) -> None:
     look.type, look.mode = tarfile.DIRTYPE, 0o755
     archive.addfile(look)
     for name in dict.fromkeys((*_named_files(scenario.workload, folder), *scenario.workload.files)):
-        archive.add(folder / name, name, filter=_copied)
+        archive.add(folder / name, name, filter=_without_bytecode)
 
 
 def _named_files(workload: Workload, folder: Path) -> Iterator[str]:
@@ -117,12 +117,12 @@ def _named_files(workload: Workload, folder: Path) -> Iterator[str]:
             yield word
 
 
-def _copied(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+def _without_bytecode(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
     is_compiled = PurePosixPath(member.name).name == "__pycache__"
     return None if is_compiled else owned_by_root(member)
 
 
-def _places(topology: Topology, storage_type: str) -> dict[str, str | None]:
+def _placeholder_values(topology: Topology, storage_type: str) -> dict[str, str | None]:
     """Returns the values of words in braces; None for a place that the topology lacks."""
     pmem, ssd = topology.pmem, topology.ssd
     return {
@@ -157,31 +157,31 @@ class RowSearch:
         self.findings = done.stdout
 
 
-_Whole = Annotated[int, Must("a whole number of at least 0", lambda value: value >= 0)]
+_NonNegative = Annotated[int, Must("a whole number of at least 0", lambda value: value >= 0)]
 
 
 @dataclass(frozen=True)
-class _Level(Document, open=True):
-    rows: _Whole
-    bytes: _Whole
-    capacity_rows: _Whole | None = None
+class _TierRows(Document, open=True):
+    rows: _NonNegative
+    bytes: _NonNegative
+    capacity_rows: _NonNegative | None = None
     is_pmem: Annotated[bool, Must("true, false or null")] | None = None
 
 
 @dataclass(frozen=True)
 class _Stats(Document, open=True):
-    hits: _Whole = 0
-    misses: _Whole = 0
-    promotions: _Whole = 0
-    demotions: _Whole = 0
-    tiers: AnyNumber[_Level] = ()
+    hits: _NonNegative = 0
+    misses: _NonNegative = 0
+    promotions: _NonNegative = 0
+    demotions: _NonNegative = 0
+    tiers: AnyNumber[_TierRows] = ()
 
 
 @dataclass(frozen=True)
 class _Table(Document, open=True):
     name: Text
-    exported_rows: _Whole
-    tiers: AnyNumber[_Level]
+    exported_rows: _NonNegative
+    tiers: AnyNumber[_TierRows]
     stats: _Stats = field(default_factory=_Stats)
 
 
@@ -233,7 +233,9 @@ def read_program_run(
     }
     if printed.lookups_per_s is not None:
         run["lookups_per_s"] = printed.lookups_per_s
-    found = _found(findings, sum(len(table.tiers) for table in printed.tables), error)
+    tier_findings = _findings_by_tier(
+        findings, sum(len(table.tiers) for table in printed.tables), error
+    )
     kinds = TIER_KINDS[StorageType[storage_type]]
     for table in printed.tables:
         if len(table.tiers) != len(kinds):
@@ -256,7 +258,12 @@ def read_program_run(
                     ],
                 },
                 "tiers": [
-                    {"name": kind.value, **_counts(tier), "is_pmem": tier.is_pmem, **next(found)}
+                    {
+                        "name": kind.value,
+                        **_counts(tier),
+                        "is_pmem": tier.is_pmem,
+                        **next(tier_findings),
+                    }
                     for kind, tier in zip(kinds, table.tiers, strict=True)
                 ],
             }
@@ -264,7 +271,7 @@ def read_program_run(
     return run
 
 
-def _counts(level: _Level) -> dict[str, int]:
+def _counts(level: _TierRows) -> dict[str, int]:
     return {"rows": level.rows, "bytes": level.bytes}
 
 
@@ -276,8 +283,8 @@ def _number(loss: object) -> float:
         return math.nan
 
 
-def _found(
-    findings: str | None, wanted: int, error: Callable[[str], Exception]
+def _findings_by_tier(
+    findings: str | None, count: int, error: Callable[[str], Exception]
 ) -> Iterator[Mapping[str, Any]]:
     """Returns the findings for each tier, which are empty if the program never asked."""
     if findings is None:
@@ -288,15 +295,15 @@ def _found(
             "sought": 0,
             "found": 0,
         }
-        return iter([nothing] * wanted)
+        return iter([nothing] * count)
     try:
-        seen: Any = json.loads(findings)
+        answers: Any = json.loads(findings)
     except ValueError:
-        seen = []
-    if isinstance(seen, dict):
-        raise error(f"rows could not be looked for: {seen['error']}")
-    if len(seen) != wanted:
+        answers = []
+    if isinstance(answers, dict):
+        raise error(f"rows could not be looked for: {answers['error']}")
+    if len(answers) != count:
         raise error(
-            f"rows were looked for in {len(seen)} tiers; the program's tables have {wanted}"
+            f"rows were looked for in {len(answers)} tiers; the program's tables have {count}"
         )
-    return iter(seen)
+    return iter(answers)

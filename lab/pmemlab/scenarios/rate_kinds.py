@@ -50,7 +50,7 @@ def why_not_measured(
     run: the workload's report, with the findings of another process on its tables' tiers.
     """
     kinds = TIER_KINDS[StorageType[storage_type]]
-    reasons = [*_of_the_run(scenario, outcome, run)]
+    reasons = [*_run_reasons(scenario, outcome, run)]
     for kind in kinds:
         names = _NAMES.get(kind, (kind.value,))
         tiers = [
@@ -59,13 +59,13 @@ def why_not_measured(
             for tier in table["tiers"]
             if tier["name"] in names and tier["rows"]
         ]
-        of_tier = [*_of_a_tier(kind, scenario, outcome, tiers)]
+        of_tier = [*_tier_reasons(kind, scenario, outcome, tiers)]
         if of_tier:
             reasons.append(f"of tier {kind.value}, {', '.join(of_tier)}")
     return reasons
 
 
-def _of_the_run(scenario: Scenario, outcome: Outcome, run: Mapping[str, Any]) -> Iterator[str]:
+def _run_reasons(scenario: Scenario, outcome: Outcome, run: Mapping[str, Any]) -> Iterator[str]:
     unproved = outcome.facts.get("unproved")
     if isinstance(unproved, list) and unproved:
         yield f"the machine could not prove {', '.join(unproved)}"
@@ -78,13 +78,13 @@ def _of_the_run(scenario: Scenario, outcome: Outcome, run: Mapping[str, Any]) ->
         yield "the processor is emulated"
 
 
-def _of_a_tier(
+def _tier_reasons(
     kind: TierKind, scenario: Scenario, outcome: Outcome, tiers: Sequence[Mapping[str, Any]]
 ) -> Iterator[str]:
     """Yields reasons of a tier. tiers: those of this kind that have rows, of all tables."""
     facts = outcome.facts
     if kind is TierKind.DRAM:
-        yield from _of_dram(scenario, outcome, tiers)
+        yield from _dram_reasons(scenario, outcome, tiers)
         return
     if kind is TierKind.HBM:
         is_emulated = all(tier.get("gpu") == EMULATED_GPU for tier in tiers)
@@ -108,14 +108,14 @@ def _of_a_tier(
     if not tiers:
         yield "it has no rows"
     elif kind in SSD_KINDS:
-        yield from _of_a_disk(facts, tiers)
+        yield from _disk_reasons(facts, tiers)
     elif any(tier["file"] for tier in tiers):
-        yield from _of_a_mount(facts, tiers)
+        yield from _mount_reasons(facts, tiers)
     else:
-        yield from _of_nodes(outcome, tiers)
+        yield from _node_reasons(outcome, tiers)
 
 
-def _of_dram(
+def _dram_reasons(
     scenario: Scenario, outcome: Outcome, tiers: Sequence[Mapping[str, Any]]
 ) -> Iterator[str]:
     facts = outcome.facts
@@ -133,7 +133,7 @@ def _of_dram(
         yield "a memory-side cache is before it"
 
 
-def _of_a_mount(facts: Mapping[str, Any], tiers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _mount_reasons(facts: Mapping[str, Any], tiers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     mount, libpmem = _mapping(facts, "mount"), _mapping(facts, "libpmem")
     if mount.get("map_sync") is not True or libpmem.get("is_pmem") != 1:
         yield "its folder is not on persistent memory (mount.map_sync, libpmem.is_pmem)"
@@ -141,10 +141,10 @@ def _of_a_mount(facts: Mapping[str, Any], tiers: Sequence[Mapping[str, Any]]) ->
     lies_in = _list(mount, "page_regions")
     if not lies_in or any(providers.get(name) not in _OF_HARDWARE for name in lies_in):
         yield f"its pages lie in no region that is told of by {' or '.join(_OF_HARDWARE)}"
-    yield from _of_devices(mount, tiers)
+    yield from _device_reasons(mount, tiers)
 
 
-def _of_nodes(outcome: Outcome, tiers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _node_reasons(outcome: Outcome, tiers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     named, found = set(outcome.topology.pmem.nodes), _nodes_of(tiers)
     if not found or not found <= named:
         yield f"rows lie on nodes {sorted(found)}, and pmem.nodes names {sorted(named)}"
@@ -154,7 +154,7 @@ def _of_nodes(outcome: Outcome, tiers: Sequence[Mapping[str, Any]]) -> Iterator[
         yield f"nodes {sorted(fast | with_cpus)} have CPUs, or are in the memory tier of DRAM"
 
 
-def _of_a_disk(facts: Mapping[str, Any], tiers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _disk_reasons(facts: Mapping[str, Any], tiers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     ssd = _mapping(facts, "ssd")
     if ssd.get("transport") not in _DISKS:
         yield f"the disk's transport is {ssd.get('transport', 'not known')}"
@@ -162,10 +162,10 @@ def _of_a_disk(facts: Mapping[str, Any], tiers: Sequence[Mapping[str, Any]]) -> 
         yield "the disk rotates, or the kernel can't tell"
     if not all(tier.get("is_direct") is True for tier in tiers):
         yield "its files are read through the page cache"
-    yield from _of_devices(ssd, tiers)
+    yield from _device_reasons(ssd, tiers)
 
 
-def _of_devices(mount: Mapping[str, Any], tiers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _device_reasons(mount: Mapping[str, Any], tiers: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     found = {device for tier in tiers for device in tier["devices"]}
     if found != {mount.get("device_number")}:
         devices_found = ", ".join(sorted(found)) or "none"

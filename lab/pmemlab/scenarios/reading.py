@@ -141,8 +141,8 @@ def _check_expectations(
 ) -> None:
     """Raises `FieldError` unless `rows` or `tiers` fits the storage types and the topology."""
     expect = scenario.expect
-    if scenario.compared_with:
-        _check_storage_type("expect.identical_to", scenario.compared_with)
+    if scenario.reference_storage_type:
+        _check_storage_type("expect.identical_to", scenario.reference_storage_type)
     if scenario.workload.command and expect.rows is None and not expect.tiers:
         return
     for name in storage_types:

@@ -30,7 +30,7 @@ def tables(rows: Sequence[ResultRow], width: int) -> str:
     console = Console(file=text, width=width, color_system=None, highlight=False)
     without_rates = [row for row in rows if not row.has_rates]
     works = [row for row in without_rates if not row.not_judged]
-    ran = [row for row in without_rates if row.not_judged]
+    unjudged = [row for row in without_rates if row.not_judged]
     modelled = modelled_rates_of(works, rows)
     rated = [row for row in rows if row.has_rates and row not in modelled.values()]
     parts: list[tuple[str, Table]] = []
@@ -43,9 +43,9 @@ def tables(rows: Sequence[ResultRow], width: int) -> str:
                 "samples/s are modelled on the devices that the emulated media stand for, "
                 "USD/h is of the cheapest machine that holds them:"
             )
-        parts.append((f"works; {what}", _works(works, modelled)))
-    if ran:
-        parts.append(("ran; whether they work is not judged:", _ran(ran)))
+        parts.append((f"works; {what}", _functional_table(works, modelled)))
+    if unjudged:
+        parts.append(("ran; whether they work is not judged:", _unjudged_table(unjudged)))
     for number, (what, table) in enumerate(parts):
         console.print("\n" * bool(number) + what + "\n")
         console.print(table)
@@ -78,13 +78,13 @@ def _rates(rows: Sequence[ResultRow]) -> Table:
             *([row.devices_label] if on_devices else []),
             f"{row.samples_per_s:,.0f}",
             "-" if row.lookups_per_s is None else f"{row.lookups_per_s:,.0f}",
-            *_learnt(row),
+            *_result_cells(row),
             row.kind_label,
         )
     return grid
 
 
-def _works(rows: Sequence[ResultRow], modelled: Mapping[int, ResultRow]) -> Table:
+def _functional_table(rows: Sequence[ResultRow], modelled: Mapping[int, ResultRow]) -> Table:
     if not modelled:
         grid = _grid(["machine"], ["hits", "AUC"])
     else:
@@ -92,11 +92,11 @@ def _works(rows: Sequence[ResultRow], modelled: Mapping[int, ResultRow]) -> Tabl
     for number, row in enumerate(rows):
         rate = modelled.get(number)
         cells = rate_cells(rate) if rate else ("-", "-", "-", "-")
-        grid.add_row(*_run(row), *(cells if modelled else ()), *_learnt(row))
+        grid.add_row(*_run(row), *(cells if modelled else ()), *_result_cells(row))
     return grid
 
 
-def _ran(rows: Sequence[ResultRow]) -> Table:
+def _unjudged_table(rows: Sequence[ResultRow]) -> Table:
     grid = _grid(["machine", "not judged"], [])
     for row in rows:
         grid.add_row(*_run(row), " and ".join(row.not_judged))
@@ -122,7 +122,7 @@ def _run(row: ResultRow) -> tuple[str, str, str]:
     return row.scenario, row.storage_type, row.machine_label
 
 
-def _learnt(row: ResultRow) -> tuple[str, str]:
+def _result_cells(row: ResultRow) -> tuple[str, str]:
     return (
         "-" if row.hit_rate is None else f"{row.hit_rate:.0%}",
         "-" if row.auc is None else f"{row.auc:.3f}",

@@ -227,8 +227,8 @@ class ScenarioRunner:
     def _run_program(self, job: Job, machine: Machine) -> Outcome:
         """Runs a program of the user's, first on the storage type to compare with, if any."""
         reference = None
-        if job.scenario.compared_with:
-            reference = self._run_once(job, machine, job.scenario.compared_with)
+        if job.scenario.reference_storage_type:
+            reference = self._run_once(job, machine, job.scenario.reference_storage_type)
             if reference.result.returncode:
                 return reference
         outcome = self._run_once(job, machine, job.storage_type)

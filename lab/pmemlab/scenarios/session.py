@@ -88,7 +88,7 @@ class ScenarioSession:
         self.metrics: list[Metric] = []
         self.without_rate: list[str] = []
 
-    def choices_for_people(self) -> list[str]:
+    def choice_lines(self) -> list[str]:
         """Returns lines that say which machine each topology gets, and why."""
         by_choice: dict[Choice, list[str]] = {}
         for name, choice in self._choices.items():
@@ -142,7 +142,7 @@ class ScenarioSession:
         metrics = run_metrics(scenario, storage_type, outcome, document["run"], self._commit)
         self._keep(metrics)
         if outcome.machine == "host":
-            self._tell_why_not_measured(scenario, storage_type, outcome, document["run"])
+            self._record_why_not_measured(scenario, storage_type, outcome, document["run"])
         if all(metric.kind == "functional-only" for metric in metrics if metric.name in RATES):
             self._unrated.append((scenario, storage_type))
         return unproved
@@ -164,7 +164,7 @@ class ScenarioSession:
                 self.without_rate.append(f"{scenario.name} on {storage_type}: {error}")
         self._unrated.clear()
 
-    def _tell_why_not_measured(
+    def _record_why_not_measured(
         self, scenario: Scenario, storage_type: str, outcome: Outcome, run: Mapping[str, Any]
     ) -> None:
         """Records why a host's rates are not `measured`, since a host is chosen for its rates."""

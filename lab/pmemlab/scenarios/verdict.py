@@ -55,7 +55,10 @@ def parse_outcome(scenario: Scenario, storage_type: str, outcome: Outcome) -> di
         ),
         "reference": reference
         and read_program_run(
-            reference.result.stdout, reference.findings, scenario.compared_with, ExpectationError
+            reference.result.stdout,
+            reference.findings,
+            scenario.reference_storage_type,
+            ExpectationError,
         ),
     }
 
@@ -87,13 +90,13 @@ def _check_end(result: Result) -> None:
         )
 
 
-def judge_power_cuts(wanted: PowerCuts, made: Sequence[PowerCut], result: Result) -> None:
+def judge_power_cuts(requested: PowerCuts, performed: Sequence[PowerCut], result: Result) -> None:
     """Raises `ExpectationError` if the command ended well before one of its power cuts."""
-    if len(made) == wanted.count or result.returncode:
+    if len(performed) == requested.count or result.returncode:
         return
-    line = f"no line of it had {wanted.after_line!r}, or " if wanted.after_line else ""
+    line = f"no line of it had {requested.after_line!r}, or " if requested.after_line else ""
     raise ExpectationError(
-        f"the workload ended before power cut {len(made) + 1} of {wanted.count}: "
+        f"the workload ended before power cut {len(performed) + 1} of {requested.count}: "
         f"{line}it was too fast for within_s"
     )
 
@@ -111,7 +114,7 @@ def judge(
     run, reference = document["run"], document["reference"]
     _raise_if_any(
         *_other_storage_type(run, storage_type),
-        *(_other_storage_type(reference, scenario.compared_with) if reference else ()),
+        *(_other_storage_type(reference, scenario.reference_storage_type) if reference else ()),
         *(_differences(reference, run) if reference else ()),
         *_low_auc(scenario.expect.auc_above, run["auc"]),
         *_wrong_spread(len(scenario.expect.tiers), run["tables"]),
@@ -424,7 +427,7 @@ def _writes_through_buffers(tier: Mapping[str, Any]) -> bool:
     return tier["name"] in {kind.value for kind in SSD_KINDS}
 
 
-def _tail(text: str, most_lines: int = _SHOWN_OUTPUT_LINES) -> str:
+def _tail(text: str, max_lines: int = _SHOWN_OUTPUT_LINES) -> str:
     lines = text.strip().splitlines()
-    shown = lines[-most_lines:]
+    shown = lines[-max_lines:]
     return "\n".join(["..."] * (len(shown) < len(lines)) + shown) or "(it wrote nothing)"

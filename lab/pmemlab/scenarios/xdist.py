@@ -61,7 +61,7 @@ class Findings:
         return tables(result_rows(self.metrics), width)
 
     @staticmethod
-    def tell(config: Any, **findings: Sequence[str] | str) -> None:
+    def send_to_controller(config: Any, **findings: Sequence[str] | str) -> None:
         """Sends findings from a worker to the controller: choices, leftovers, or a refusal.
 
         config: the worker's. A refusal is sent because xdist takes an error in a worker's
