@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 __all__ = [
-    "MOST_SECONDS",
+    "MAX_SECONDS",
     "bytes_text",
     "count_text",
     "figure_text",
@@ -11,7 +11,7 @@ __all__ = [
     "rate_text",
 ]
 
-MOST_SECONDS = 7 * 86400
+MAX_SECONDS = 7 * 86400
 """The longest time limit: a week. Python itself fails on times that it can't wait for."""
 
 _PREFIXES = ("", "k", "M", "G", "T", "P")

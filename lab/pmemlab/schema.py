@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeVar
 
-from pmemlab.quantities import MOST_SECONDS
+from pmemlab.quantities import MAX_SECONDS
 from pmemlab.whole_file import read_whole
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ Number = Annotated[float, Must("a number or null")]
 Positive = Annotated[float, Must("a number above 0", lambda value: value > 0)]
 Seconds = Annotated[
     float,
-    Must("a number of seconds above 0, a week at most", lambda value: 0 < value <= MOST_SECONDS),
+    Must("a number of seconds above 0, a week at most", lambda value: 0 < value <= MAX_SECONDS),
 ]
 AtLeast0 = Annotated[float, Must("a number of at least 0", lambda value: value >= 0)]
 Size = Annotated[int, Parsed(parse_size)]

@@ -31,7 +31,7 @@ __all__ = ["CommandRecovery", "Experiment", "Outcome", "Recovery", "Verdict"]
 Verdict = Literal["passed", "failed", "ended", "broke"]
 
 _TAIL_CHARACTERS = 2000
-_MOST_ROUNDS = 1_000_000  # each try has a list of its moments
+_MAX_ROUNDS = 1_000_000  # each try has a list of its moments
 
 
 class Recovery(Protocol):
@@ -114,8 +114,8 @@ class Experiment:
     starter: Starter | None = None
 
     def __post_init__(self) -> None:
-        if not 1 <= self.rounds <= _MOST_ROUNDS:
-            raise PowercutError(f"rounds: {self.rounds} must be 1 or more, {_MOST_ROUNDS} at most")
+        if not 1 <= self.rounds <= _MAX_ROUNDS:
+            raise PowercutError(f"rounds: {self.rounds} must be 1 or more, {_MAX_ROUNDS} at most")
         if not 0 < self.timeout_s <= threading.TIMEOUT_MAX:  # Python's limit
             raise PowercutError(
                 f"timeout: {self.timeout_s:g} must be a number of seconds above 0, "

@@ -13,7 +13,7 @@ __all__ = ["POINT_KINDS", "CutSettings", "Moment"]
 
 POINT_KINDS = ("drain", "sync", "name", "write", "exit")
 
-_MOST_SITE_FRAMES = 1000  # reserved by the library at each call
+_MAX_SITE_FRAMES = 1000  # reserved by the library at each call
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ class CutSettings:
             raise PowercutError(f"names: {self.names} is neither independent nor ordered")
         if self.atomic_bytes not in (8, 64):
             raise PowercutError(f"atomic_bytes: {self.atomic_bytes} is neither 8 nor 64")
-        if not 1 <= self.site_frames <= _MOST_SITE_FRAMES:
+        if not 1 <= self.site_frames <= _MAX_SITE_FRAMES:
             raise PowercutError(
-                f"site_frames: {self.site_frames} must be 1 or more, {_MOST_SITE_FRAMES} at most"
+                f"site_frames: {self.site_frames} must be 1 or more, {_MAX_SITE_FRAMES} at most"
             )
 
     def environment(

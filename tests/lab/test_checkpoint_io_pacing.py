@@ -60,7 +60,7 @@ def measured(medium: Medium, name: str, *, background: bool = False) -> ArmResul
     return arm
 
 
-def least_seconds(arm: ArmResult, times: int = 1) -> float:
+def min_seconds(arm: ArmResult, times: int = 1) -> float:
     """Returns the shortest time in which the slow device moves the file `times` times."""
     return times * arm.file_bytes / (SLOW_MB_PER_S * 1e6)
 
@@ -70,8 +70,8 @@ def test_only_saves_and_cold_loads_wait_for_a_disk(name: str, memory: Path) -> N
     arm = measured(slow_medium(memory, page_cache=True), name)
     assert arm.device == "slow"
     (save,), (cold,), (warm,) = arm.saves, arm.evicted_loads, arm.cached_loads
-    assert save.seconds >= least_seconds(arm)
-    assert cold.seconds >= least_seconds(arm)
+    assert save.seconds >= min_seconds(arm)
+    assert cold.seconds >= min_seconds(arm)
     assert save.paced_seconds > 0
     assert cold.paced_seconds > 0
     assert warm.paced_seconds == 0
@@ -92,9 +92,9 @@ def test_a_disk_starts_when_the_file_is_synced(memory: Path) -> None:
 def test_memory_has_no_page_cache_so_that_every_load_waits(name: str, memory: Path) -> None:
     arm = measured(slow_medium(memory, page_cache=False), name)
     reads = FORMATS[name].reads_of_a_byte
-    assert arm.saves[0].seconds >= least_seconds(arm)
+    assert arm.saves[0].seconds >= min_seconds(arm)
     for load in [*arm.evicted_loads, *arm.cached_loads]:
-        assert load.seconds >= least_seconds(arm, reads)
+        assert load.seconds >= min_seconds(arm, reads)
         assert load.resident_before == 0
 
 
@@ -108,7 +108,7 @@ def test_training_waits_for_a_copy_while_the_background_save_waits_for_the_devic
 ) -> None:
     arm = measured(slow_medium(memory, page_cache=True), "torch", background=True)
     (save,) = arm.saves
-    assert save.seconds >= least_seconds(arm)
+    assert save.seconds >= min_seconds(arm)
     assert save.stall_seconds < save.seconds - save.paced_seconds / 2
 
 

@@ -66,7 +66,7 @@ def test_a_throwaway_container_comes_second(computer: Computer) -> None:
     choice = computer.choose()
     assert choice.kind == "container"
     assert "throwaway" in choice.why
-    assert choice.is_own
+    assert choice.is_private
 
 
 def test_a_guest_comes_third_with_the_reason_against_a_container(computer: Computer) -> None:
@@ -74,7 +74,7 @@ def test_a_guest_comes_third_with_the_reason_against_a_container(computer: Compu
     assert computer.choose() == Choice(
         "guest", "no container: no Docker engine answers; to get it: make docker"
     )
-    assert computer.choose().is_own
+    assert computer.choose().is_private
 
 
 def test_an_image_of_older_sources_is_not_used(computer: Computer) -> None:

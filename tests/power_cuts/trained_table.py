@@ -26,7 +26,7 @@ POOL_BYTES = 2 << 20
 POOL_BYTES_ABOVE_SSD = (16 + 256 + 4096 + 16 + 24) * 256
 BATCH = 12
 STEPS = 24  # in one run, at most
-MOST_STEPS = 20 * STEPS  # in all runs
+MAX_STEPS = 20 * STEPS  # in all runs
 STEPS_A_CHECKPOINT = 3
 KEEP = 2
 
@@ -88,7 +88,7 @@ def uninterrupted() -> list[dict[str, Any]]:
     """Returns the contents of a table in DRAM after each number of steps."""
     with make(es.StorageOption()) as variable:
         found = [contents(variable)]
-        for step in range(MOST_STEPS + STEPS):
+        for step in range(MAX_STEPS + STEPS):
             train(variable, step)
             found.append(contents(variable))
         return found
@@ -115,7 +115,7 @@ def train_and_persist(medium: Path, storage_type: es.StorageType = DRAM_PMEM) ->
             for _ in range(STEPS_A_CHECKPOINT):
                 train(variable, step)
                 step += 1
-            if step >= MOST_STEPS:
+            if step >= MAX_STEPS:
                 break
             window = number % 3
             es.persist([variable], checkpoints, window, global_step=step, keep=KEEP)

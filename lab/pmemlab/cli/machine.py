@@ -17,7 +17,7 @@ from pmemlab.cli.machine_access import (
 )
 from pmemlab.cli.messages import messages
 from pmemlab.machines.capacity import gibibytes, media_bytes
-from pmemlab.quantities import MOST_SECONDS
+from pmemlab.quantities import MAX_SECONDS
 from pmemlab.results import results_console
 from pmemlab.topology import load_topology, topology_names
 
@@ -96,7 +96,7 @@ def _add_state_dir(command: argparse.ArgumentParser, help: str, *, required: boo
 
 def _seconds(text: str) -> float:
     with contextlib.suppress(ValueError):
-        if 0 < float(text) <= MOST_SECONDS:
+        if 0 < float(text) <= MAX_SECONDS:
             return float(text)
     raise argparse.ArgumentTypeError(f"{text}: must be a number above 0, a week at most")
 

@@ -25,7 +25,7 @@ __all__ = [
 EMULATOR_BYTES = 430 << 20
 """QEMU's memory beside its guest's: mostly the code that TCG translates."""
 
-_MOST_AT_ONCE = 4
+_MAX_PARALLEL_MACHINES = 4
 _MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _MEMORY_USED = Path("/sys/fs/cgroup/memory.current")
 
@@ -34,7 +34,7 @@ def max_parallel_machines() -> int:
     """Returns how many machines a run of scenarios uses at a time: one per core, and no more than
     fit in a small computer's memory.
     """
-    return min(os.cpu_count() or 1, _MOST_AT_ONCE)
+    return min(os.cpu_count() or 1, _MAX_PARALLEL_MACHINES)
 
 
 def media_bytes(topology: Topology) -> int:

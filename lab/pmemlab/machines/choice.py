@@ -26,7 +26,7 @@ class Choice:
     is_throwaway: bool = False
 
     @property
-    def is_own(self) -> bool:
+    def is_private(self) -> bool:
         """Whether no other process waits for the machine."""
         return self.kind == "guest" or self.is_throwaway
 

@@ -43,7 +43,7 @@ LOST_BY_POWER_CUT = "what was not flushed is lost by a power cut"
 _SHARED_MEMORY = Path("/dev/shm")
 _END_S = 10.0
 # A socket's path may have 107 bytes; the longest that Python's multiprocessing adds has 32.
-_MOST_TMPDIR_BYTES = 75
+_MAX_TMPDIR_BYTES = 75
 
 
 def requirements(topology: Topology) -> list[MissingRequirementError]:
@@ -182,7 +182,7 @@ class ProcessMachine(LinkedMachine):
         """
         folder = Path(self._folder_in(Path(tempfile.gettempdir())), "tmp")
         folder.mkdir()
-        if len(os.fsencode(folder)) > _MOST_TMPDIR_BYTES:
+        if len(os.fsencode(folder)) > _MAX_TMPDIR_BYTES:
             return {}
         # Ray keeps its own folder: its sockets have longer paths, and this computer's cluster is
         # found by the folder.

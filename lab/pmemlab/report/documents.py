@@ -67,23 +67,23 @@ class ResultsError(LabError, ValueError):
 _Kind = Annotated[MetricKind, Must(f"one of {', '.join(get_args(MetricKind))}")]
 
 
-_MOST: Final = 1e30
+_MAX: Final = 1e30
 """Larger than any real quantity. matplotlib can't draw figures of the largest floats."""
 _Above0 = Annotated[
-    float, Must(f"a number above 0, {_MOST:g} at most", lambda value: 0 < value <= _MOST)
+    float, Must(f"a number above 0, {_MAX:g} at most", lambda value: 0 < value <= _MAX)
 ]
 _AtLeast0 = Annotated[
-    float, Must(f"a number of at least 0, {_MOST:g} at most", lambda value: 0 <= value <= _MOST)
+    float, Must(f"a number of at least 0, {_MAX:g} at most", lambda value: 0 <= value <= _MAX)
 ]
 _Amount = Annotated[
     float,
-    Must(f"a number of at least 0 or null, {_MOST:g} at most", lambda value: 0 <= value <= _MOST),
+    Must(f"a number of at least 0 or null, {_MAX:g} at most", lambda value: 0 <= value <= _MAX),
 ]
 _Machines = Annotated[
-    float, Must(f"a number above 0 or null, {_MOST:g} at most", lambda value: 0 < value <= _MOST)
+    float, Must(f"a number above 0 or null, {_MAX:g} at most", lambda value: 0 < value <= _MAX)
 ]
 _Value = Annotated[
-    float, Must(f"a number or null, {_MOST:g} at most", lambda value: abs(value) <= _MOST)
+    float, Must(f"a number or null, {_MAX:g} at most", lambda value: abs(value) <= _MAX)
 ]
 
 

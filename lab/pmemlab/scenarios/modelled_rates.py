@@ -29,7 +29,7 @@ __all__ = ["ModelledRate", "RateModel", "devices_of"]
 _TIMEOUT_S = 120.0
 # Arguments for work after the timed steps, which a run of the timed steps does not need.
 _AFTER_THE_TIMED = ("cold-lookups", "held-out-rows", "keep-every")
-_LEAST_PMEM_BYTES = 1 << 30  # for tables of `rated`; sparse
+_MIN_PMEM_BYTES = 1 << 30  # for tables of `rated`; sparse
 # Storage types with the same accesses to rows.
 _RUNS_AS = {
     StorageType.PMEM_LIBPMEM: StorageType.DRAM,
@@ -173,7 +173,7 @@ def _run_here(
 ) -> dict[tuple[str, ...], _Step]:
     workload = Workload(run.workload, json.loads(run.arguments))
     here = replace(scenario, workload=workload, storage=Storage(None, run.sizes))
-    with open_machine(_with_fitting_pmem(scenario.topology), "process") as machine:
+    with open_machine(_with_min_pmem(scenario.topology), "process") as machine:
         argv = storage_command(here, run.storage_type, machine.python, machine.topology)
         argv += ["--predict", *(",".join(devices) for devices in placements), "--rates-only"]
         if TierKind.SSDHASH in TIER_KINDS[StorageType[run.storage_type]]:
@@ -203,8 +203,8 @@ def _step(prediction: Mapping[str, Any]) -> _Step:
     )
 
 
-def _with_fitting_pmem(topology: Topology) -> Topology:
+def _with_min_pmem(topology: Topology) -> Topology:
     pmem = topology.pmem
     if not pmem.size_bytes:
         return topology
-    return replace(topology, pmem=replace(pmem, size_bytes=max(pmem.size_bytes, _LEAST_PMEM_BYTES)))
+    return replace(topology, pmem=replace(pmem, size_bytes=max(pmem.size_bytes, _MIN_PMEM_BYTES)))

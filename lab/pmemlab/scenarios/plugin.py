@@ -349,7 +349,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             machine=session.config.getoption("pmemlab_machine"),
             root=session.config.rootpath,
             results=getattr(session.config, "workerinput", {}).get(WORKER_INPUT),
-            ahead=not is_worker(session.config),  # other workers get some of them
+            runs_ahead=not is_worker(session.config),  # other workers get some of them
             handed_over={
                 name
                 for item in session.items

@@ -45,15 +45,15 @@ class ScenarioSession:
         root: Path,
         *,
         results: str | None = None,
-        ahead: bool = True,
+        runs_ahead: bool = True,
         handed_over: Collection[str] = (),
     ) -> None:
         """Chooses a machine for each of the selected scenarios and storage types; starts none yet.
 
         root: the project's folder; results go to its folder `results`.
         results: name of their file there, as in `ResultsFile`.
-        ahead: whether all of the selected will be waited for, so that they can run before their
-            turn. Otherwise each starts when it is waited for.
+        runs_ahead: whether all of the selected will be waited for, so that they can run before
+            their turn. Otherwise each starts when it is waited for.
         handed_over: names of topologies whose machine `take_machine` takes after its runs, if the
             machine belongs to this run alone.
 
@@ -76,10 +76,10 @@ class ScenarioSession:
         names = [
             name
             for name in handed_over
-            if ahead and name in self._choices and self._choices[name].is_own
+            if runs_ahead and name in self._choices and self._choices[name].is_private
         ]
         self._runner = ScenarioRunner(opening.open_machine, max_parallel_machines(), names)
-        self._ahead = ahead
+        self._runs_ahead = runs_ahead
         self._started: set[Job] = set()
         self._waited_for: set[Job] = set()  # jobs whose outcome was waited for
         self._commit = commit_of(root)
@@ -108,7 +108,7 @@ class ScenarioSession:
         """
         job = self._jobs[scenario.path, storage_type]
         if job not in self._started or job in self._waited_for:
-            is_first = self._ahead and not self._started
+            is_first = self._runs_ahead and not self._started
             jobs = list(self._jobs.values()) if is_first else [job]
             self._started.update(jobs)
             self._runner.start(jobs)

@@ -31,7 +31,7 @@ _SHOWN_STACK_LINES = 200
 _TIMED_OUT = (124, 137, -9)
 _TIMEOUT_SAYS = "timeout: sending signal ABRT"
 _SHOWN_TABLES = 5
-_LEAST_WRITTEN = 0.5
+_MIN_WRITTEN = 0.5
 
 
 class ExpectationError(AssertionError):
@@ -418,7 +418,7 @@ def _rows_missing_everywhere(tables: Sequence[Mapping[str, Any]]) -> Iterator[st
             yield f"tier {name}: the GPU holds {holds} bytes, too few for rows of {total}"
         if not sought:
             yield f"tier {name}: none of its rows could be looked for by another process"
-        elif _writes_through_buffers(of_name[0]) and found < _LEAST_WRITTEN * sought:
+        elif _writes_through_buffers(of_name[0]) and found < _MIN_WRITTEN * sought:
             folders = ", ".join(sorted({str(tier["file"]) for tier in of_name})[:_SHOWN_TABLES])
             yield f"tier {name}: another process found {found} of {sought} rows in {folders}"
 

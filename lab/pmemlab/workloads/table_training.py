@@ -71,13 +71,13 @@ def train(
     save: Path | None = None,
     stop_after: int | None = None,
     keeping: Keeping | None = None,
-    compared_with: Rows | None = None,
+    expected_rows: Rows | None = None,
 ) -> tuple[Run, Rows]:
     """Train; return the run's result and the tables' rows.
 
     restore: a save to resume from. save: where to save at the end. stop_after: number of batches,
     counted from the very first, after which the run ends. keeping: regular saves; the run resumes
-    from the newest. compared_with: the expected rows, from a run of the same batches. With
+    from the newest. expected_rows: from a run of the same batches. With
     rates_only the returned rows are empty; with bits_only the rows aren't checked here.
 
     Raises what `run_steps` does, and DataError for a save that already has all the steps.
@@ -131,7 +131,7 @@ def train(
         if not (options.placements.rates_only or options.bits_only):
             run = replace(
                 run,
-                cold=_look_up_cold_rows(tables, table_options, compared_with or learnt),
+                cold=_look_up_cold_rows(tables, table_options, expected_rows or learnt),
                 plain=_compare_with_plain_count(exports, batches, last),
             )
         if save:

@@ -152,7 +152,7 @@ def _subject(arguments: argparse.Namespace) -> es.StorageOption:
 def _train(
     storage: es.StorageOption,
     arguments: argparse.Namespace,
-    compared_with: Rows | None = None,
+    expected_rows: Rows | None = None,
     placements: Placements | None = None,
 ) -> tuple[Run, Rows]:
     """Trains one run. placements: None for the reference run."""
@@ -187,7 +187,7 @@ def _train(
             save=arguments.save,
             stop_after=arguments.stop_after,
             keeping=keeping,
-            compared_with=compared_with,
+            expected_rows=expected_rows,
         )
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 FOLDER = os.environ.get("XDG_RUNTIME_DIR", "/run") + "/pmemlab-prepared"
 VARIABLE = "PMEMLAB_PREPARED"  # set for commands in a guest
 ANOTHER_ENVIRONMENT = 0
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 STREAMS = 3
 _SERVER = "pmemlab.machines.guest.prepared_server"
 _MODULES = (
@@ -91,7 +91,7 @@ def _main(words: list[str]) -> NoReturn:
     # Holds signals back until the child is known.
     _signal.pthread_sigmask(_signal.SIG_BLOCK, forwarded)
     server.sendmsg([request], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, streams)])
-    answer = server.recv(MOST_BYTES)
+    answer = server.recv(MAX_BYTES)
     if not answer:
         os._exit(1)  # the server has printed why the module can't be imported
     child = int(answer)
@@ -101,7 +101,7 @@ def _main(words: list[str]) -> NoReturn:
     _signal.pthread_sigmask(_signal.SIG_UNBLOCK, forwarded)
     if child == ANOTHER_ENVIRONMENT:
         os.execv(sys.executable, [sys.executable, *options, "-m", module, *arguments])
-    status = int(server.recv(MOST_BYTES))
+    status = int(server.recv(MAX_BYTES))
     if status < 0:
         for number in forwarded:
             _signal.signal(number, _signal.SIG_DFL)

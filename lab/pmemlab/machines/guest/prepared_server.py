@@ -24,7 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
-from pmemlab.machines.guest.prepared import ANOTHER_ENVIRONMENT, MOST_BYTES, STREAMS
+from pmemlab.machines.guest.prepared import ANOTHER_ENVIRONMENT, MAX_BYTES, STREAMS
 
 __all__: list[str] = []
 
@@ -45,7 +45,7 @@ def _serve(path: Path) -> None:
         while True:
             connection, _ = listener.accept()
             with connection:
-                request, streams, _, _ = socket.recv_fds(connection, MOST_BYTES, STREAMS)
+                request, streams, _, _ = socket.recv_fds(connection, MAX_BYTES, STREAMS)
                 if not request:
                     return
                 name, arguments, theirs, folder = marshal.loads(request)

@@ -83,7 +83,7 @@ class BandwidthCurve:
         sizes = [row.size_bytes for row in rows]
         above = min(bisect_left(sizes, size_bytes), len(rows) - 1)
         between = rows[max(above - 1, 0) : above + 1]
-        values = [row.at(threads) * self._bend(row, threads) for row in between]
+        values = [row.at(threads) * self._bend_factor(row, threads) for row in between]
         return interpolate(size_bytes, [row.size_bytes for row in between], values)
 
     def _bend_factor(self, row: BandwidthRow, threads: float) -> float:

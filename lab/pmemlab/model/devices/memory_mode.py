@@ -110,10 +110,12 @@ class MemoryModeDevice(DeviceModel):
     def bandwidth_mb_per_s(
         self, operation: str, pattern: str, size_bytes: int, threads: int
     ) -> float:
-        raise self._depends(f"{pattern} {operation} of {size_bytes} bytes by {threads} threads")
+        raise self._depends_on_hits_error(
+            f"{pattern} {operation} of {size_bytes} bytes by {threads} threads"
+        )
 
     def latency_ns(self, operation: str, pattern: str) -> float:
-        raise self._depends(f"{pattern} {operation}")
+        raise self._depends_on_hits_error(f"{pattern} {operation}")
 
     def _depends_on_hits_error(self, access: str) -> NotPublishedError:
         return NotPublishedError(

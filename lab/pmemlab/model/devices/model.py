@@ -14,7 +14,7 @@ from pmemlab.model.devices.device_file import Kind, Source
 __all__ = ["LINE_BYTES", "DeviceModel", "EngineConcurrency", "MemoryCache"]
 
 LINE_BYTES = 64
-_MOST_KNOWN_TIMES = 10_000
+_MAX_KNOWN_TIMES = 10_000
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class DeviceModel(ABC):
         if time_ns is None:
             self.check(access, size_bytes, threads)
             time_ns = self._time_ns(Access(access), size_bytes, threads)
-            if len(self._known_times) >= _MOST_KNOWN_TIMES:
+            if len(self._known_times) >= _MAX_KNOWN_TIMES:
                 self._known_times.clear()
             self._known_times[key] = time_ns
         return time_ns

@@ -15,7 +15,7 @@ from pmemlab.model.openembedding.setup import Setup, load_setup
 __all__ = ["openembedding_sections"]
 
 _AIM = 15.0
-_MOST_GPUS = 16
+_MAX_GPUS = 16
 _SMALLEST_CACHE_GB = 0.01  # figure 8's times are relative to this cache's
 _NOTED_CACHE_GB = 2.048
 
@@ -62,20 +62,20 @@ def _training_times(predictor: Predictor, published: Published) -> Section:
 
 
 def _ori_cache_sensitivity(predictor: Predictor) -> str:
-    setup, asked = predictor.setup, Question(_MOST_GPUS)
+    setup, asked = predictor.setup, Question(_MAX_GPUS)
     workload, servers = setup.workload, setup.servers
     gpus, handover_ns = 2 * workload.step_gpus, 0.75 * servers.line_handover_ns
 
     def with_changes(changed: Setup) -> float:
         model = dataclasses.replace(predictor.model, setup=changed)
         accesses = predictor.cache_accesses(asked)
-        return model.relative_time(Engine.ORI_CACHE, _MOST_GPUS, accesses)
+        return model.relative_time(Engine.ORI_CACHE, _MAX_GPUS, accesses)
 
     more_gpus = dataclasses.replace(workload, step_gpus=gpus)
     faster = dataclasses.replace(servers, line_handover_ns=handover_ns)
     return (
         "Ori-Cache's prediction depends on two figures that the paper doesn't give. If the step of "
-        f"its figure 2 were a step of {gpus} GPUs, not {workload.step_gpus}, {_MOST_GPUS} GPUs "
+        f"its figure 2 were a step of {gpus} GPUs, not {workload.step_gpus}, {_MAX_GPUS} GPUs "
         f"would be predicted {with_changes(dataclasses.replace(setup, workload=more_gpus)):.2f}; "
         "if a "
         f"lock's line came from another core in {handover_ns:g} ns, not "
@@ -102,7 +102,7 @@ def _checkpoints(predictor: Predictor, published: Published) -> Section:
         for minutes, slowdown in slowdowns.items():
             predicted = predictor.slowdown(
                 Engine.PMEM_OE,
-                Question(_MOST_GPUS, minutes=minutes),
+                Question(_MAX_GPUS, minutes=minutes),
                 incremental=kind == "incremental",
             )
             rows.append(
@@ -168,7 +168,7 @@ def _other_figures(predictor: Predictor, published: Published) -> Section:
         Row(
             f"Miss rate, skew {skew:g}",
             percent,
-            predictor.cache_accesses(Question(_MOST_GPUS, skew=skew)).misses * 100,
+            predictor.cache_accesses(Question(_MAX_GPUS, skew=skew)).misses * 100,
             "%",
             # The size of a cached row follows from the first of these figures, so it is no
             # prediction.
@@ -179,7 +179,7 @@ def _other_figures(predictor: Predictor, published: Published) -> Section:
     ]
     for name, times in published.skew.items():
         for skew, time in times.items():
-            question = Question(_MOST_GPUS, skew=skew)
+            question = Question(_MAX_GPUS, skew=skew)
             predicted = predictor.plain(Engine(name), question)
             dram = predictor.plain(Engine.DRAM_PS, question)
             rows.append(
@@ -216,7 +216,7 @@ def _other_figures(predictor: Predictor, published: Published) -> Section:
 
 def _cache_sizes(predictor: Predictor, published: Published) -> list[Row]:
     def predicted(cache_gb: float) -> float:
-        return predictor.plain(Engine.PMEM_OE, Question(_MOST_GPUS, cache_gb=cache_gb))
+        return predictor.plain(Engine.PMEM_OE, Question(_MAX_GPUS, cache_gb=cache_gb))
 
     smallest, noted = predicted(_SMALLEST_CACHE_GB), predicted(_NOTED_CACHE_GB)
     noted_time = published.cache_size[_NOTED_CACHE_GB]
@@ -237,7 +237,7 @@ def _cache_sizes(predictor: Predictor, published: Published) -> list[Row]:
 def _small_cache_sensitivity(predictor: Predictor) -> str:
     setup, threads = predictor.setup, predictor.setup.servers.threads
     accesses = {
-        cache_gb: predictor.cache_accesses(Question(_MOST_GPUS, cache_gb=cache_gb))
+        cache_gb: predictor.cache_accesses(Question(_MAX_GPUS, cache_gb=cache_gb))
         for cache_gb in (_SMALLEST_CACHE_GB, _NOTED_CACHE_GB)
     }
 
@@ -247,8 +247,7 @@ def _small_cache_sensitivity(predictor: Predictor) -> str:
             predictor.model, setup=dataclasses.replace(setup, workload=workload)
         )
         smallest, noted = (
-            model.relative_time(Engine.PMEM_OE, _MOST_GPUS, counted)
-            for counted in accesses.values()
+            model.relative_time(Engine.PMEM_OE, _MAX_GPUS, counted) for counted in accesses.values()
         )
         return f"{noted / smallest:.2f}"
 

@@ -12,7 +12,7 @@ from pmemlab.model.openembedding.setup import Setup
 __all__ = ["TRIES", "find_cached_row_bytes"]
 
 TRIES: Final = 8
-_MOST_ROWS = 16  # upper bound, in rows of weights: optimizer slots and index entries add to a row
+_MAX_ROWS = 16  # upper bound, in rows of weights: optimizer slots and index entries add to a row
 
 
 def find_cached_row_bytes(setup: Setup, on_try: Callable[[], object] = lambda: None) -> float:
@@ -20,7 +20,7 @@ def find_cached_row_bytes(setup: Setup, on_try: Callable[[], object] = lambda: N
     its cache size and skew. Calls `on_try` after each of TRIES counts.
     """
     workload, cache_bytes = setup.workload, setup.servers.cache_gb * 1e9
-    low, high = float(workload.row_bytes), float(_MOST_ROWS * workload.row_bytes)
+    low, high = float(workload.row_bytes), float(_MAX_ROWS * workload.row_bytes)
     for _ in range(TRIES):
         middle = math.sqrt(low * high)
         accesses = count_cache_accesses(

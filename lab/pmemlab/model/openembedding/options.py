@@ -9,8 +9,8 @@ from typing import Final
 __all__ = ["DEFAULT_MINUTES", "add_options"]
 
 DEFAULT_MINUTES: Final = 20.0
-_MOST_GPUS = 1024
-_LEAST_MINUTES, _MOST_MINUTES = 0.1, 600.0
+_MAX_GPUS = 1024
+_MIN_MINUTES, _MAX_MINUTES = 0.1, 600.0
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -51,9 +51,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _gpus(text: str) -> int:
-    if not (text.isdecimal() and 1 <= int(text) <= _MOST_GPUS):
+    if not (text.isdecimal() and 1 <= int(text) <= _MAX_GPUS):
         raise argparse.ArgumentTypeError(
-            f"{text}: must be a whole number between 1 and {_MOST_GPUS}"
+            f"{text}: must be a whole number between 1 and {_MAX_GPUS}"
         )
     return int(text)
 
@@ -70,8 +70,8 @@ def _positive(text: str) -> float:
 
 def _minutes(text: str) -> float:
     value = _positive(text)
-    if not _LEAST_MINUTES <= value <= _MOST_MINUTES:
+    if not _MIN_MINUTES <= value <= _MAX_MINUTES:
         raise argparse.ArgumentTypeError(
-            f"{text}: must be between {_LEAST_MINUTES:g} and {_MOST_MINUTES:g}"
+            f"{text}: must be between {_MIN_MINUTES:g} and {_MAX_MINUTES:g}"
         )
     return value

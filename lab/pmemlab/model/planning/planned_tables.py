@@ -28,7 +28,7 @@ from pmemlab.schema import (
 
 __all__ = ["PlannedTable", "load_tables", "planned_table"]
 
-_MOST_ROWS = 1 << 64
+_MAX_ROWS = 1 << 64
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def planned_table(
         raise PlanError(
             f"{name}: give one of --skew, --ids and --recorded, got {', '.join(given) or 'none'}"
         )
-    if rows is not None and not 1 <= rows <= _MOST_ROWS:
+    if rows is not None and not 1 <= rows <= _MAX_ROWS:
         raise PlanError(f"--rows {rows:.4g}: must be 1 or more, and 2^64 at most, as ids are")
     popularity: Popularity
     if recorded is not None:

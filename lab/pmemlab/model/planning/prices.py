@@ -28,7 +28,7 @@ __all__ = ["DEFAULT_PRICES", "Holding", "MachineShape", "PriceSource", "Prices",
 
 DEFAULT_PRICES = Path(__file__).with_name("prices.yaml")
 
-_MOST_SHARES = 64  # of a device: a plan computes threads * shares times for each
+_MAX_SHARES = 64  # of a device: a plan computes threads * shares times for each
 
 
 def _day(value: object) -> str:
@@ -52,7 +52,7 @@ class Holding(Document):
     capacity_gb: Positive | None = None
     units: Annotated[
         float,
-        Must(f"a number of at least 1/{_MOST_SHARES}", lambda value: value >= 1 / _MOST_SHARES),
+        Must(f"a number of at least 1/{_MAX_SHARES}", lambda value: value >= 1 / _MAX_SHARES),
     ] = 1.0
 
     def check(self) -> None:

@@ -10,7 +10,7 @@ __all__ = ["BATCH_IDS", "Settings", "require"]
 
 BATCH_IDS = 106_496
 """The default ids of a step: 4,096 samples of 26 columns, as in embstore.bench."""
-_MOST_THREADS = 1024  # more than any machine has; each thread makes planning slower
+_MAX_THREADS = 1024  # more than any machine has; each thread makes planning slower
 
 
 def require(holds: bool, argument: str, value: object, problem: str) -> None:
@@ -42,8 +42,8 @@ class Settings:
     max_machines: int = 100
 
     def __post_init__(self) -> None:
-        is_machine_s = 1 <= self.threads <= _MOST_THREADS
-        require(is_machine_s, "--threads", self.threads, f"must be from 1 to {_MOST_THREADS}")
+        is_machine_s = 1 <= self.threads <= _MAX_THREADS
+        require(is_machine_s, "--threads", self.threads, f"must be from 1 to {_MAX_THREADS}")
         require(self.max_machines >= 1, "--max-machines", self.max_machines, "must be 1 or more")
         require(
             0 < self.usable_fraction <= 1,

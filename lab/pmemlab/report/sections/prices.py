@@ -13,7 +13,7 @@ from pmemlab.report.page import Block, Figure, Fold, Section, Table
 __all__ = ["prices"]
 
 _TITLE = "Price against speed"
-_MOST_UNPRICED: Final = 40
+_MAX_UNPRICED: Final = 40
 _MARKERS: Final = {
     "memory mode": Marker("persistent memory in memory mode", "D", filled=True),
     "HBM": Marker("with the memory of GPUs", "P", filled=True),
@@ -110,7 +110,7 @@ def _figure(name: str, file: str, choices: Sequence[PlanChoice]) -> Figure:
 
 
 def _unpriced(file: str, choices: Sequence[PlanChoice]) -> Fold:
-    shown = choices[:_MOST_UNPRICED]
+    shown = choices[:_MAX_UNPRICED]
     which = "" if len(shown) == len(choices) else f", the first {len(shown)}"
     table = Table(
         f"Without a price: {len(choices)} of the choices in {file}{which}",

@@ -63,17 +63,17 @@ def measure_device(
     if page_cache and target.is_memory:
         raise MeasuringError(f"--page-cache: {what} is memory and has none")
     cache_bytes = _cache_bytes(last_level_cache, target, what)
-    least_bytes = _min_size(target)
+    min_bytes = _min_size(target)
     wanted_bytes = _size(size, "--size")
     media_line_bytes = _size(media_line, "--media-line") or (64 if target.is_memory else 4096)
     if not MEDIA_LINE.holds(media_line_bytes):
         raise MeasuringError(f"--media-line {media_line}: must be {MEDIA_LINE.what}")
-    if wanted_bytes is not None and wanted_bytes < least_bytes:
+    if wanted_bytes is not None and wanted_bytes < min_bytes:
         raise MeasuringError(
-            f"--size {size}: must be {least_bytes >> 10}K or more, for as many of the largest "
+            f"--size {size}: must be {min_bytes >> 10}K or more, for as many of the largest "
             "accesses as are made at a time"
         )
-    size_bytes = wanted_bytes or max(least_bytes, _default_size(target, cache_bytes, page_cache))
+    size_bytes = wanted_bytes or max(min_bytes, _default_size(target, cache_bytes, page_cache))
     if size_bytes > target.free_bytes:
         raise MeasuringError(
             f"{what}: has {target.free_bytes >> 20} MiB free of the {size_bytes >> 20} that are to "
