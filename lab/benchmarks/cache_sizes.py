@@ -146,12 +146,14 @@ def _summary(sizes: Sequence[FirstTier], device: MemoryModeDevice) -> str:
             (size.app_direct_memory_ns, size.app_direct_ids_per_s),
             (size.memory_mode_memory_ns, size.memory_mode_ids_per_s),
         )
-        cells = " ".join(f"{_known(ns, 1):>8} {_known(rate, 1e6):>6}" for ns, rate in modes)
+        cells = " ".join(
+            f"{_figure_text(ns, 1):>8} {_figure_text(rate, 1e6):>6}" for ns, rate in modes
+        )
         lines.append(f"{size.share:>13.2%} {size.bytes / 1e6:>8,.1f} {size.hit_rate:>7.1%} {cells}")
     return "\n".join(lines)
 
 
-def _known(value: float | None, unit: float) -> str:
+def _figure_text(value: float | None, unit: float) -> str:
     return "-" if value is None else f"{value / unit:.2f}"
 
 

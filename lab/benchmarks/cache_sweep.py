@@ -71,7 +71,7 @@ class _Recorded:
     phases: NDArray[np.void]
     phases_of_steps: NDArray[np.void]
     caches: Sequence[es.Caches]
-    ran: RanIn
+    recorded_run: RanIn
     hit_rate: float
 
 
@@ -195,7 +195,7 @@ def _table(
 
 
 def _ids_per_s(shape: TableShape, recorded: _Recorded, placement: Placement) -> float:
-    run = predict_run(recorded.phases_of_steps, recorded.caches, placement, recorded.ran)
+    run = predict_run(recorded.phases_of_steps, recorded.caches, placement, recorded.recorded_run)
     return shape.ids / run.seconds
 
 

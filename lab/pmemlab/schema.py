@@ -293,8 +293,8 @@ def content_of(document: Document) -> dict[str, Any]:
     content: dict[str, Any] = {}
     for field in dataclasses.fields(document):  # type: ignore[arg-type]
         value = getattr(document, field.name)
-        content = field.default_factory
-        default = field.default if content is dataclasses.MISSING else content()
+        make_default = field.default_factory
+        default = field.default if make_default is dataclasses.MISSING else make_default()
         if value != default:
             content[name_of(field.name)] = _plain(value)
     return content

@@ -18,12 +18,12 @@ from typing import IO, Literal, Protocol
 from powercut import shell
 from powercut.aftermath import Cut, Folders, apply_cut
 from powercut.errors import PowercutError
-from powercut.followed import check_all_is_followed, is_static
+from powercut.followed import check_changes_are_followed, is_static
 from powercut.forks import Fork, Supervisors
 from powercut.library import library
 from powercut.medium import Medium, default_base, new_medium
 from powercut.record import Record, read_record
-from powercut.running import may_be_ended
+from powercut.running import killable_by_pool
 from powercut.settings import CutSettings, Moment
 
 __all__ = ["CommandRecovery", "Experiment", "Outcome", "Recovery", "Verdict"]
@@ -144,7 +144,7 @@ class Experiment:
         with new_medium(self.base) as template:
             if self.under:
                 raise PowercutError("prepare: works on {medium} alone, and not with folders under")
-            problem = self._problem_of("prepare", template.fill(self.prepare))
+            problem = self._command_problem("prepare", template.fill(self.prepare))
             if problem is not None:
                 raise PowercutError(f"prepare: {problem}")
             yield template
@@ -166,7 +166,7 @@ class Experiment:
             has_record = path.exists()
             if not has_record:
                 self._refuse_unrecorded_program(medium)
-            check_all_is_followed(
+            check_changes_are_followed(
                 before, template.roots if template else None, path, self.program[0]
             )
             if not has_record:
@@ -174,7 +174,7 @@ class Experiment:
                     f"{self.program[0]} changed nothing in {{medium}}: give it the folder's path, "
                     "as in `-- PROGRAM {medium}/file`, or name its folders with --under"
                 )
-            problem = self._problem_left(medium)
+            problem = self._recovery_problem(medium)
             if problem is not None:
                 raise PowercutError(f"without a power cut, the recovery's check fails: {problem}")
             record = read_record(path)
@@ -215,7 +215,7 @@ class Experiment:
         cut = apply_cut(before, medium.session)
         if cut is None and status != 0:
             return Outcome(moment, "broke", None, f"{_ended(status)}: {_tail(medium)}")
-        problem = self._problem_left(medium)
+        problem = self._recovery_problem(medium)
         if problem is not None:
             return Outcome(moment, "failed", cut, problem)
         return Outcome(moment, "passed" if cut else "ended", cut)
@@ -241,12 +241,12 @@ class Experiment:
             raise PowercutError(f"{argv[0]}: {told}" if told else no_room)
         return status
 
-    def _problem_left(self, medium: Medium) -> str | None:
+    def _recovery_problem(self, medium: Medium) -> str | None:
         if self.recovery is None:
             return None
-        return self.recovery.check(medium, partial(self._problem_of, "recover"))
+        return self.recovery.check(medium, partial(self._command_problem, "recover"))
 
-    def _problem_of(self, what: str, argv: Sequence[str]) -> str | None:
+    def _command_problem(self, what: str, argv: Sequence[str]) -> str | None:
         """Runs a command that is never cut. Returns how it failed, or None. Raises `PowercutError`
         if it can't be run.
         """
@@ -275,7 +275,7 @@ class Experiment:
         """
         process = starter.start(argv, environment, output.fileno())
         try:
-            with may_be_ended(process.kill):
+            with killable_by_pool(process.kill):
                 return process.wait(self.timeout_s)
         finally:
             process.end()

@@ -13,12 +13,12 @@ from typing import Any
 from powercut.aftermath import Folders, names_after
 from powercut.errors import PowercutError
 
-__all__ = ["check_all_is_followed", "is_static"]
+__all__ = ["check_changes_are_followed", "is_static"]
 
 _PT_INTERP = 3
 
 
-def check_all_is_followed(
+def check_changes_are_followed(
     before: Folders, unchanged: Sequence[Path] | None, record: Path, program: str
 ) -> None:
     """Raises `PowercutError`, which names the file, if a name or a file under `before`'s roots was

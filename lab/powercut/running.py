@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-__all__ = ["Running", "may_be_ended"]
+__all__ = ["Running", "killable_by_pool"]
 
 _POOL = threading.local()
 _BETWEEN_KILLS_S = 0.02
@@ -48,7 +48,7 @@ class Running:
 
 
 @contextlib.contextmanager
-def may_be_ended(kill: Callable[[], None]) -> Iterator[None]:
+def killable_by_pool(kill: Callable[[], None]) -> Iterator[None]:
     """Lets `kill` end the process that this thread waits for, if the thread belongs to a pool."""
     running: Running | None = getattr(_POOL, "running", None)
     with contextlib.nullcontext() if running is None else running.being_waited_for(kill):

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["advice", "alone", "cpu_build", "is_not_there"]
+__all__ = ["advice", "alone", "cpu_build", "is_on_no_index"]
 
 
 def cpu_build(constraints: str) -> str:
@@ -36,7 +36,7 @@ def alone(requirement: str) -> list[str]:
     return ["--no-deps", requirement]
 
 
-def is_not_there(requirement: str, pip_output: str) -> bool:
+def is_on_no_index(requirement: str, pip_output: str) -> bool:
     """Returns whether pip failed because no index has this requirement.
 
     If pip's configuration constrains torch, too, pip uses other words. A real conflict with such a
@@ -62,7 +62,7 @@ def _get(constraints: Path, arguments: Sequence[str]) -> int:
     requirement = cpu_build(constraints.read_text(encoding="utf-8"))
     command = [sys.executable, "-m", "pip", *arguments, *alone(requirement)]
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
-    if done.returncode and is_not_there(requirement, done.stderr):
+    if done.returncode and is_on_no_index(requirement, done.stderr):
         print(advice(requirement), file=sys.stderr)
         return 0
     sys.stderr.write(done.stderr)

@@ -55,10 +55,10 @@ def file_rows(tmp_path_factory: pytest.TempPathFactory) -> FileEpochs:
 @pytest.fixture(scope="module")
 def together(ray: Any, file_rows: FileEpochs) -> Result:
     """The result of two workers on two servers, made once: a job takes seconds to import Keras."""
-    from benchmarks.criteo_deepctr.together import train_together
+    from benchmarks.criteo_deepctr.joint_training import train_with_workers
 
     assert ray.is_initialized()
-    return train_together(file_rows, MODEL, TWO_SERVERS, TOGETHER, 2)
+    return train_with_workers(file_rows, MODEL, TWO_SERVERS, TOGETHER, 2)
 
 
 @pytest.mark.long
@@ -80,11 +80,11 @@ def test_workers_continue_from_their_checkpoint(
     together: Result, file_rows: FileEpochs, tmp_path: Path
 ) -> None:
     """They get the bits of workers that weren't stopped, whatever the timing and the shards."""
-    from benchmarks.criteo_deepctr.together import train_together
+    from benchmarks.criteo_deepctr.joint_training import train_with_workers
 
     options = replace(TOGETHER, epochs=1, checkpoint=tmp_path / "kept")
-    train_together(file_rows, MODEL, TableOptions(es.StorageOption(), 1), options, 2)
-    rest = train_together(file_rows, MODEL, TWO_SERVERS, replace(options, epochs=2), 2)
+    train_with_workers(file_rows, MODEL, TableOptions(es.StorageOption(), 1), options, 2)
+    rest = train_with_workers(file_rows, MODEL, TWO_SERVERS, replace(options, epochs=2), 2)
     assert rest.steps == together.steps // 2
     assert (rest.auc, rest.table_rows) == (together.auc, together.table_rows)
 

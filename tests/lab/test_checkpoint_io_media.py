@@ -10,7 +10,7 @@ import pytest
 from checkpoints import need_libpmem
 
 from benchmarks.checkpoint_io import medium as media
-from benchmarks.checkpoint_io import surroundings, yardstick
+from benchmarks.checkpoint_io import run_environment, yardstick
 from benchmarks.checkpoint_io.errors import MediumError
 from benchmarks.checkpoint_io.medium import parse_medium
 from benchmarks.checkpoint_io.page_cache import FilePart, evict, resident_fraction
@@ -120,16 +120,16 @@ def test_mapped_pages_survive_eviction_and_resident_fraction_shows_it(tmp_path: 
 
 
 def test_rates_of_a_guest_are_functional_only(tmp_path: Path) -> None:
-    assert not surroundings.in_lab_guest(tmp_path)
+    assert not run_environment.in_lab_guest(tmp_path)
     (tmp_path / "vport0p1").mkdir()
     (tmp_path / "vport0p1" / "name").write_text("pmemlab.agent\n")
-    assert surroundings.in_lab_guest(tmp_path)
-    assert surroundings.rates_kind(guest=True) == "functional-only"
-    assert surroundings.rates_kind(guest=False) == "measured"
+    assert run_environment.in_lab_guest(tmp_path)
+    assert run_environment.rates_kind(guest=True) == "functional-only"
+    assert run_environment.rates_kind(guest=False) == "measured"
 
 
 def test_this_computer_s_caches_are_not_dropped() -> None:
-    assert surroundings.default_eviction(guest=False) == "posix_fadvise"
+    assert run_environment.default_eviction(guest=False) == "posix_fadvise"
 
 
 # --- Yardsticks

@@ -91,7 +91,7 @@ def test_a_disk_starts_when_the_file_is_synced(memory: Path) -> None:
 @pytest.mark.parametrize("name", FORMATS)
 def test_memory_has_no_page_cache_so_that_every_load_waits(name: str, memory: Path) -> None:
     arm = measured(slow_medium(memory, page_cache=False), name)
-    reads = FORMATS[name].reads_of_a_byte
+    reads = FORMATS[name].reads_per_byte
     assert arm.saves[0].seconds >= min_seconds(arm)
     for load in [*arm.evicted_loads, *arm.cached_loads]:
         assert load.seconds >= min_seconds(arm, reads)
@@ -99,7 +99,7 @@ def test_memory_has_no_page_cache_so_that_every_load_waits(name: str, memory: Pa
 
 
 def test_only_formats_that_verify_checksums_read_each_byte_twice() -> None:
-    twice = {name for name, chosen in FORMATS.items() if chosen.reads_of_a_byte == 2}
+    twice = {name for name, chosen in FORMATS.items() if chosen.reads_per_byte == 2}
     assert twice == {"embstore", "mapped"}
 
 
@@ -124,16 +124,16 @@ def test_a_medium_that_is_not_paced_waits_for_nothing(tmp_path: Path) -> None:
 
 
 def test_a_disk_has_its_published_sequential_bandwidth() -> None:
-    sata = PacedDevice.of(load_device(SATA))
+    sata = PacedDevice.from_model(load_device(SATA))
     assert sata.has_page_cache
     assert (sata.file_write_mb_per_s, sata.read_mb_per_s) == pytest.approx((510, 560))
-    nvme = PacedDevice.of(load_device("nvme-p4510"))
+    nvme = PacedDevice.from_model(load_device("nvme-p4510"))
     assert (nvme.file_write_mb_per_s, nvme.read_mb_per_s) == pytest.approx((2000, 3200))
 
 
 def test_memory_has_the_bandwidth_of_one_thread() -> None:
     device = load_device(PMEM)
-    pmem = PacedDevice.of(device)
+    pmem = PacedDevice.from_model(device)
     assert not pmem.has_page_cache
     one = device.bandwidth_mb_per_s("ntstore", "sequential", 1 << 20, 1)
     assert pmem.file_write_mb_per_s == pytest.approx(one)

@@ -110,7 +110,9 @@ def test_each_tier_is_on_the_topology_s_medium_for_it(tmp_path: Path) -> None:
     # The first size is the file's, the second a share of the medium; the disk has no limit.
     assert argv[at + 1 : at + 3] == [str(2 << 10), str(1 << 20)]
     assert wdl.argument_parser().parse_args(argv[3:]).storage_size == [2 << 10, 1 << 20]
-    in_memory, in_pmem, on_ssd = (tier.on(scenario.topology) for tier in scenario.expect.tiers)
+    in_memory, in_pmem, on_ssd = (
+        tier.resolved_on(scenario.topology) for tier in scenario.expect.tiers
+    )
     assert in_memory == RowPlacement(nodes=(0,))
     assert in_pmem == RowPlacement(file_under="/mnt/pmem", is_pmem=True)
     assert on_ssd == RowPlacement(file_under="/mnt/ssd", read_bytes=1 << 20, written_bytes=2 << 20)
@@ -230,7 +232,7 @@ def test_rows_may_be_expected_on_the_nodes_of_persistent_memory(tmp_path: Path) 
     text = SCENARIO.replace("{file_under: pmem, is_pmem: true}", "{nodes: pmem}")
     scenario = load(tmp_path, text)
     assert scenario.expect.rows is not None
-    assert scenario.expect.rows.on(scenario.topology).nodes == (1, 2)
+    assert scenario.expect.rows.resolved_on(scenario.topology).nodes == (1, 2)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from pmemlab.scenarios.power_cuts import PowerCut
 from pmemlab.scenarios.verdict import ExpectationError, judge
 from pmemlab.topology import load_topology
 from pmemlab.workloads import model_keeping, wdl
-from pmemlab.workloads.keeping import Resumed, kept_step, resumed_from
+from pmemlab.workloads.keeping import Resumed, parse_resumed, parse_saved_step
 from pmemlab.workloads.model_keeping import ModelKeeping
 from pmemlab.workloads.wide_and_deep.numpy_network import NumpyNetwork
 
@@ -66,8 +66,8 @@ class Part:
     @classmethod
     def of(cls, stdout: str, stderr: str) -> Part:
         lines = stderr.splitlines()
-        resumed = [found for found in map(resumed_from, lines) if found]
-        kept = [step for step in map(kept_step, lines) if step]
+        resumed = [found for found in map(parse_resumed, lines) if found]
+        kept = [step for step in map(parse_saved_step, lines) if step]
         document = json.loads(stdout) if stdout else None
         return cls(document, resumed[0] if resumed else None, max(kept, default=0))
 

@@ -11,7 +11,7 @@ import pytest
 from commands import document_of, refusal_of, skip_without
 
 from pmemlab.workloads import tables
-from pmemlab.workloads.keeping import kept_step, resumed_from
+from pmemlab.workloads.keeping import parse_resumed, parse_saved_step
 
 SMALL = [
     *("--tables", "2", "--rows", "3000", "--steps", "12", "--batch-size", "512"),
@@ -121,10 +121,10 @@ def test_a_run_resumes_from_an_earlier_runs_saves(
     whole = run(capsys)["run"]
     keeping = ["--kept-in", str(tmp_path / "kept"), "--keep-every", "5"]
     assert tables.main([*SMALL, "--stop-after", "13", *keeping]) == 0
-    assert [step for step in map(kept_step, told(capsys)) if step] == [5, 10]
+    assert [step for step in map(parse_saved_step, told(capsys)) if step] == [5, 10]
     assert tables.main([*SMALL, "--json", *keeping]) == 0
     captured = capsys.readouterr()
-    assert [line.step for line in map(resumed_from, captured.err.splitlines()) if line] == [10]
+    assert [line.step for line in map(parse_resumed, captured.err.splitlines()) if line] == [10]
     rest = json.loads(captured.out)["run"]
     assert rest["first_step"] == 10
     assert rest["losses"] == whole["losses"][10:]
@@ -140,7 +140,7 @@ def test_a_run_reports_the_number_of_saves_in_its_timed_steps(
     keeping = ["--kept-in", str(tmp_path / "kept"), "--keep-every", "1", "--json"]
     assert tables.main([*SMALL, *keeping]) == 0
     captured = capsys.readouterr()
-    told = [step for step in map(kept_step, captured.err.splitlines()) if step]
+    told = [step for step in map(parse_saved_step, captured.err.splitlines()) if step]
     saves = json.loads(captured.out)["run"]["saves"]
     assert 0 < saves < len(told) <= timed  # saves before the skewed batches aren't timed
 

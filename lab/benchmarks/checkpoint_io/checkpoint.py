@@ -52,9 +52,9 @@ def touch(checkpoint: Checkpoint) -> int:
     total = 0
     for tensor in checkpoint.tensors.values():
         raw = _bytes_of(tensor).numpy()
-        whole = len(raw) - len(raw) % 8
-        total ^= int(np.bitwise_xor.reduce(raw[:whole].view(np.uint64)))
-        total ^= int.from_bytes(raw[whole:].tobytes(), "little")
+        words = len(raw) - len(raw) % 8
+        total ^= int(np.bitwise_xor.reduce(raw[:words].view(np.uint64)))
+        total ^= int.from_bytes(raw[words:].tobytes(), "little")
     return total
 
 

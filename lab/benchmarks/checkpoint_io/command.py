@@ -134,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: argparse.Namespace) -> None:
     from benchmarks.checkpoint_io import report as reports
     from benchmarks.checkpoint_io.measure import measure_arms
-    from benchmarks.checkpoint_io.surroundings import (
+    from benchmarks.checkpoint_io.run_environment import (
         default_eviction,
         in_lab_guest,
         rates_kind,
@@ -156,8 +156,8 @@ def _run(arguments: argparse.Namespace) -> None:
     largest = 0
     with progress_bar("") as show:
 
-        def progress(what: str) -> None:
-            show(description=what)
+        def progress(title: str) -> None:
+            show(description=title)
 
         for model in arguments.models:
             trainer = _trained(arguments, model, images, kept_in, progress)
@@ -166,9 +166,9 @@ def _run(arguments: argparse.Namespace) -> None:
             models.append(_model_document(trainer, checkpoint))
             _check_room(arms, checkpoint)
             if arguments.keep:
-                from benchmarks.checkpoint_io.kept_checkpoint import keep
+                from benchmarks.checkpoint_io.kept_checkpoint import save_kept
 
-                keep(*kept_in, model, checkpoint)
+                save_kept(*kept_in, model, checkpoint)
             results += measure_arms(
                 model,
                 checkpoint,
@@ -285,9 +285,9 @@ def _trained(
 
     trainer = Trainer(model, images, batch_size=arguments.batch_size, seed=arguments.seed)
     if arguments.resume:
-        from benchmarks.checkpoint_io.kept_checkpoint import kept
+        from benchmarks.checkpoint_io.kept_checkpoint import load_kept
 
-        trainer.resume(kept(*kept_in, model))
+        trainer.resume(load_kept(*kept_in, model))
     for step in range(1, arguments.steps + 1):
         progress(f"{model}: training, step {step} of {arguments.steps}")
         try:

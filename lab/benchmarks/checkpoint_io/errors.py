@@ -19,8 +19,8 @@ __all__ = [
 class DamagedCheckpointError(FailedRunError):
     """A checkpoint that can't be trusted: torn, truncated, or not as it was written."""
 
-    def __init__(self, path: Path, what: str) -> None:
-        super().__init__(f"{path}: {what}")
+    def __init__(self, path: Path, problem: str) -> None:
+        super().__init__(f"{path}: {problem}")
         self.path = path
 
 

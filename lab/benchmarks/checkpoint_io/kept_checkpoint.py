@@ -10,11 +10,11 @@ from benchmarks.checkpoint_io.formats import FORMATS
 from benchmarks.checkpoint_io.medium import Medium
 from benchmarks.checkpoint_io.phases import PhaseClock
 
-__all__ = ["keep", "kept"]
+__all__ = ["load_kept", "save_kept"]
 
 
-def keep(medium: Medium, format_name: str, model: str, checkpoint: Checkpoint) -> Path:
-    """Save `checkpoint` where `kept` finds it. Returns its folder."""
+def save_kept(medium: Medium, format_name: str, model: str, checkpoint: Checkpoint) -> Path:
+    """Save `checkpoint` where `load_kept` finds it. Returns its folder."""
     folder = _folder(medium, model)
     folder.mkdir(parents=True, exist_ok=True)
     with closing(FORMATS[format_name](folder)) as chosen:
@@ -22,9 +22,9 @@ def keep(medium: Medium, format_name: str, model: str, checkpoint: Checkpoint) -
     return folder
 
 
-def kept(medium: Medium, format_name: str, model: str) -> Checkpoint:
-    """Loads what `keep` saved. Raises NoCheckpointError and DamagedCheckpointError, which name the
-    file.
+def load_kept(medium: Medium, format_name: str, model: str) -> Checkpoint:
+    """Loads what `save_kept` saved. Raises NoCheckpointError and DamagedCheckpointError, which name
+    the file.
     """
     with closing(FORMATS[format_name](_folder(medium, model))) as chosen:
         return chosen.load(PhaseClock())

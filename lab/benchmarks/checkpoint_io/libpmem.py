@@ -67,7 +67,7 @@ class PersistentMapping:
 
     def copy(self, offset: int, source: int, length: int) -> None:
         """Copy from the address `source` by non-temporal stores, which `drain` makes durable."""
-        self._demand(offset, length)
+        self._check_range(offset, length)
         _library().pmem_memcpy(self._address + offset, source, length, _NO_DRAIN | _NON_TEMPORAL)
 
     def copy_bytes(self, offset: int, data: bytes) -> None:
@@ -78,7 +78,7 @@ class PersistentMapping:
         """Wait until all copies are durable. REQUIRES: they lie within `length` bytes from
         `offset`.
         """
-        self._demand(offset, length)
+        self._check_range(offset, length)
         _library().pmem_drain()
         if not self.is_pmem:
             self._msync(offset, length)
@@ -87,7 +87,7 @@ class PersistentMapping:
         """Store 8 bytes atomically (no failure can tear them), and wait until they are durable."""
         if offset % 8:
             raise ValueError(f"offset {offset} is no multiple of 8")
-        self._demand(offset, 8)
+        self._check_range(offset, 8)
         ctypes.c_uint64.from_address(self._address + offset).value = value
         if self.is_pmem:
             _library().pmem_persist(self._address + offset, 8)
@@ -99,7 +99,7 @@ class PersistentMapping:
             error = ctypes.get_errno()
             raise OSError(error, os.strerror(error), str(self._path))
 
-    def _demand(self, offset: int, length: int) -> None:
+    def _check_range(self, offset: int, length: int) -> None:
         if offset < 0 or length < 0 or offset + length > self._length:
             raise ValueError(
                 f"{self._path}: {length} bytes at {offset} aren't within its {self._length}"

@@ -18,7 +18,7 @@ from benchmarks.checkpoint_io.checkpoint import Checkpoint, check_same_bits, tou
 from benchmarks.checkpoint_io.errors import DifferentBytesError
 from benchmarks.checkpoint_io.formats import FILE_FORMATS, FORMATS, MAPPED_FORMATS, Format
 from benchmarks.checkpoint_io.medium import Medium
-from benchmarks.checkpoint_io.pacing import Effort
+from benchmarks.checkpoint_io.pacing import UsedTime
 from benchmarks.checkpoint_io.page_cache import (
     Eviction,
     FilePart,
@@ -201,23 +201,23 @@ class _Arm:
         self._content = content
         self._eviction = eviction
         self._clock = PhaseClock()
-        in_background = background and chosen.saves_what_it_is_given
+        in_background = background and chosen.saves_content_as_given
         self._saver = BackgroundSaver(self._save_now) if in_background else None
 
-    def turn(self, which: str, progress: Progress) -> None:
+    def turn(self, repetition: str, progress: Progress) -> None:
         result = self.result
         name = f"{result.model}, {result.format} on {result.medium}"
-        progress(f"{name}: save {which}")
+        progress(f"{name}: save {repetition}")
         result.saves.append(self._save())
         parts = self._format.parts()  # called once: it may read some of the parts
         result.file_bytes = sum(part.length for part in parts)
         result.notes = self._format.notes()
         result.notices_flipped_bits = self._format.notices_flipped_bits
-        progress(f"{name}: cold load {which}")
+        progress(f"{name}: cold load {repetition}")
         if self._paced_as is None:
             evict(parts, self._eviction)
         result.evicted_loads.append(self._load(name, parts, cached=False))
-        progress(f"{name}: warm load {which}")
+        progress(f"{name}: warm load {repetition}")
         result.cached_loads.append(self._load(name, parts, cached=True))
 
     def _save(self) -> SaveTiming:
@@ -234,14 +234,14 @@ class _Arm:
         return SaveTiming(ended - started, stalled - started, self._clock.seconds, self._paced_s)
 
     def _save_now(self, content: Checkpoint) -> None:
-        began = Effort.now()
+        began = UsedTime.now()
         self._format.save(content, self._clock)
         if self._paced_as is not None:
             self._paced_s = self._paced_as.wait_for_save(
                 sum(part.length for part in self._format.parts()),
                 began,
                 self._clock,
-                told_apart=self._format.tells_sync_apart,
+                is_sync_separate=self._format.separates_sync,
             )
 
     def _load(self, arm: str, parts: Sequence[FilePart], *, cached: bool) -> LoadTiming:
@@ -256,7 +256,7 @@ class _Arm:
         paced_s = 0.0
         if paced_as is not None and resident == 0:
             # Later reads of the same bytes come from the page cache, if there is one.
-            reads = 1 if paced_as.has_page_cache else self._format.reads_of_a_byte
+            reads = 1 if paced_as.has_page_cache else self._format.reads_per_byte
             paced_s = paced_as.wait_for_load(reads * sum(part.length for part in parts), clock)
         try:
             check_same_bits(loaded, self._content)

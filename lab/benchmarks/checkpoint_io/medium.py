@@ -123,7 +123,7 @@ def paced_medium(device: DeviceModel, path: Path) -> Medium:
     MediumError if the folder isn't in memory, as its own time would add to the device's, or if the
     device is volatile; NotPublishedError if the device's file lacks a figure.
     """
-    paced_as = PacedDevice.of(device)
+    paced_as = PacedDevice.from_model(device)
     if not path.is_dir():
         raise MediumError(f"--paced-in: {path} is no folder")
     facts = read_facts(path)

@@ -31,7 +31,7 @@ from embstore.devices import Access
 if TYPE_CHECKING:
     from pmemlab.model.devices import DeviceModel
 
-__all__ = ["Effort", "PacedDevice"]
+__all__ = ["PacedDevice", "UsedTime"]
 
 _DISK_REQUEST_BYTES: Final = 128 << 10
 _MANY_IN_FLIGHT: Final = 1024  # above every curve's range: the most that was published
@@ -43,7 +43,7 @@ _IN_MEMORY: Final[tuple[Phase, ...]] = ("copy", "write", "sync")
 
 
 @dataclass(frozen=True)
-class Effort:
+class UsedTime:
     """The time used up to a moment: wall-clock seconds, and CPU seconds in user space and in the
     kernel.
     """
@@ -53,9 +53,9 @@ class Effort:
     kernel_s: float
 
     @staticmethod
-    def now() -> Effort:
+    def now() -> UsedTime:
         used = resource.getrusage(resource.RUSAGE_SELF)
-        return Effort(time.perf_counter(), used.ru_utime, used.ru_stime)
+        return UsedTime(time.perf_counter(), used.ru_utime, used.ru_stime)
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class PacedDevice:
     read_mb_per_s: float
 
     @classmethod
-    def of(cls, device: DeviceModel) -> PacedDevice:
+    def from_model(cls, device: DeviceModel) -> PacedDevice:
         """Makes one from a device model. Raises MediumError if the device is volatile,
         NotPublishedError if its file lacks a figure.
         """
@@ -99,23 +99,23 @@ class PacedDevice:
         return cls(device.name, True, writes, writes, reads)
 
     def wait_for_save(
-        self, moved_bytes: int, began: Effort, clock: PhaseClock, *, told_apart: bool
+        self, moved_bytes: int, began: UsedTime, clock: PhaseClock, *, is_sync_separate: bool
     ) -> float:
         """Wait until a save of `moved_bytes` would end on the device; return the seconds waited.
 
-        clock: the save's; the wait counts there. told_apart: whether its phases separate the
+        clock: the save's; the wait counts there. is_sync_separate: whether its phases separate the
         medium's time from the save's own work. If not, the own work is the CPU time: on a disk
         including the kernel's, which copies into the page cache.
         """
-        done = Effort.now()
-        passed_s = done.clock_s - began.clock_s
+        now_used = UsedTime.now()
+        passed_s = now_used.clock_s - began.clock_s
         medium_phases = _ON_DISK if self.has_page_cache else _IN_MEMORY
-        if told_apart:
+        if is_sync_separate:
             own_s = passed_s - sum(clock.seconds.get(phase, 0.0) for phase in medium_phases)
         else:
-            own_s = done.user_s - began.user_s
+            own_s = now_used.user_s - began.user_s
             if self.has_page_cache:
-                own_s += done.kernel_s - began.kernel_s
+                own_s += now_used.kernel_s - began.kernel_s
             own_s = min(own_s, passed_s)  # several threads may have worked
         mapped = "copy" in clock.seconds
         mb_per_s = self.streamed_write_mb_per_s if mapped else self.file_write_mb_per_s

@@ -36,7 +36,7 @@ class FilePart:
         return cls(path, 0, path.stat().st_size)
 
 
-def evict(parts: Sequence[FilePart], how: Eviction) -> None:
+def evict(parts: Sequence[FilePart], eviction: Eviction) -> None:
     """Ask the kernel to drop the pages of the parts' files. It may not: see `resident_fraction`.
 
     A page stays while the kernel or a process holds it for a moment, for example just after a write
@@ -45,13 +45,13 @@ def evict(parts: Sequence[FilePart], how: Eviction) -> None:
     Raises OSError, PermissionError for drop_caches without being root.
     """
     for _ in range(_ATTEMPTS):
-        _evict_once(parts, how)
+        _evict_once(parts, eviction)
         if resident_fraction(parts) == 0:
             return
         time.sleep(_BETWEEN_ATTEMPTS_S)
 
 
-def _evict_once(parts: Sequence[FilePart], how: Eviction) -> None:
+def _evict_once(parts: Sequence[FilePart], eviction: Eviction) -> None:
     for path in {part.path for part in parts}:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -59,7 +59,7 @@ def _evict_once(parts: Sequence[FilePart], how: Eviction) -> None:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(descriptor)
-    if how == "drop_caches":
+    if eviction == "drop_caches":
         os.sync()
         _DROP_CACHES.write_text("3")
 

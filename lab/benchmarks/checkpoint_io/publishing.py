@@ -14,7 +14,7 @@ from pmemlab.whole_file import sync_folder
 
 __all__ = [
     "ClockedFile",
-    "demand_readable",
+    "check_readable",
     "publish",
     "replacing",
     "unfinished_file",
@@ -78,7 +78,7 @@ def publish(unfinished: Path, path: Path) -> None:
     sync_folder(path.parent)
 
 
-def demand_readable(path: Path) -> None:
+def check_readable(path: Path) -> None:
     """Raises NoCheckpointError if there is no file, OSError if it can't be opened."""
     try:
         path.open("rb").close()

@@ -71,7 +71,7 @@ class Trainer:
         tensors[_GENERATOR] = torch.get_rng_state()
         tensors[_LOSSES] = torch.tensor(self.losses, dtype=torch.float64)
         scalars = {
-            **self._demanded(),
+            **self._required_settings(),
             "step": len(self.losses),
             "optimizer": optimizer["param_groups"],
             "schedule": self._schedule.state_dict(),
@@ -80,7 +80,7 @@ class Trainer:
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Resume from a copy of `checkpoint`. Raises DataError if it is of another training."""
-        for name, expected in self._demanded().items():
+        for name, expected in self._required_settings().items():
             found = checkpoint.scalars.get(name)
             if found != expected:
                 raise DataError(
@@ -103,7 +103,7 @@ class Trainer:
         torch.set_rng_state(checkpoint.tensors[_GENERATOR].clone())
         self.losses = checkpoint.tensors[_LOSSES].tolist()
 
-    def _demanded(self) -> dict[str, object]:
+    def _required_settings(self) -> dict[str, object]:
         """Returns the settings that must be equal to get the same bits."""
         return {
             "model": self.model_name,

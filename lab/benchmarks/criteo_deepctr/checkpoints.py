@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from embstore.cluster import Worker
 
 __all__ = [
-    "Progressed",
+    "TrainingProgress",
     "load_checkpoint",
-    "load_newest_together",
+    "load_newest_of_job",
     "save_checkpoint",
-    "save_together",
+    "save_for_job",
 ]
 
 _TABLES: Final = "tables"
@@ -37,14 +37,16 @@ _DENSE: Final = "dense.npz"
 
 
 @dataclass(frozen=True)
-class Progressed:
+class TrainingProgress:
     """The progress of training at a checkpoint."""
 
     epochs: int
     steps: int
 
 
-def save_checkpoint(folder: Path, model: Any, options: ModelOptions, done: Progressed) -> None:
+def save_checkpoint(
+    folder: Path, model: Any, options: ModelOptions, done: TrainingProgress
+) -> None:
     """Save rows, dense parameters and both optimizers' state in `folder`, which is created if
     missing.
 
@@ -60,7 +62,7 @@ def save_checkpoint(folder: Path, model: Any, options: ModelOptions, done: Progr
             other.unlink()
 
 
-def load_checkpoint(folder: Path, model: Any, options: ModelOptions) -> Progressed:
+def load_checkpoint(folder: Path, model: Any, options: ModelOptions) -> TrainingProgress:
     """Load a checkpoint into a compiled and built model.
 
     Raises DataError for a folder without a checkpoint, or with another model's checkpoint; and what
@@ -74,20 +76,22 @@ def load_checkpoint(folder: Path, model: Any, options: ModelOptions) -> Progress
     return _take_dense_part(_dense_path(folder, steps), model, options)
 
 
-def save_together(worker: Worker, model: Any, options: ModelOptions, done: Progressed) -> None:
+def save_for_job(worker: Worker, model: Any, options: ModelOptions, done: TrainingProgress) -> None:
     """Like `save_checkpoint`, in the folder of the worker's job; every worker calls it."""
     with worker.checkpoint(done.steps, es.keras.variables(model)) as folder:
         if folder is not None:
             write_durably(folder / _DENSE, _dense_part(model, options, done))
 
 
-def load_newest_together(worker: Worker, model: Any, options: ModelOptions) -> Progressed | None:
+def load_newest_of_job(
+    worker: Worker, model: Any, options: ModelOptions
+) -> TrainingProgress | None:
     """Load the newest checkpoint of the worker's job; return None if it has none yet."""
     found = worker.restore(es.keras.variables(model))
     return None if found is None else _take_dense_part(found.path / _DENSE, model, options)
 
 
-def _dense_part(model: Any, options: ModelOptions, done: Progressed) -> dict[str, Any]:
+def _dense_part(model: Any, options: ModelOptions, done: TrainingProgress) -> dict[str, Any]:
     arrays = {name: ops.convert_to_numpy(each) for name, each in _dense_variables(model)}
     arrays["model"] = np.array(str(options))
     arrays["epochs"] = np.array(done.epochs)
@@ -95,13 +99,13 @@ def _dense_part(model: Any, options: ModelOptions, done: Progressed) -> dict[str
     return arrays
 
 
-def _take_dense_part(path: Path, model: Any, options: ModelOptions) -> Progressed:
+def _take_dense_part(path: Path, model: Any, options: ModelOptions) -> TrainingProgress:
     arrays = _read_dense_part(path, options)
     for name, variable in _dense_variables(model):
         if name not in arrays or arrays[name].shape != tuple(variable.shape):
             raise DataError(f"{path} lacks {name}; was it saved with another optimizer?")
         variable.assign(arrays[name])
-    return Progressed(int(arrays["epochs"]), int(arrays["steps"]))
+    return TrainingProgress(int(arrays["epochs"]), int(arrays["steps"]))
 
 
 def _read_dense_part(path: Path, options: ModelOptions) -> dict[str, Any]:

@@ -198,7 +198,7 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.data is not None and arguments.generated is not None:
         raise DataError("--data and --generated: give one of them")
     refuse_without("server", "shards", "master_endpoint", "workers")
-    _check_kept_together(arguments)
+    _check_job_checkpoint(arguments)
     if arguments.all:
         for name in ("model", "embedding_dim", "checkpoint", "load", "save"):
             if getattr(arguments, name):
@@ -214,7 +214,7 @@ def _check(arguments: argparse.Namespace) -> None:
     check_output("--json", arguments.json)
 
 
-def _check_kept_together(arguments: argparse.Namespace) -> None:
+def _check_job_checkpoint(arguments: argparse.Namespace) -> None:
     """Checks --checkpoint and --load of workers, which would take another run's checkpoint for
     theirs. Raises DataError.
     """
@@ -288,7 +288,7 @@ def _train(
     dim: int,
     workers: int,
 ) -> Result:
-    from benchmarks.criteo_deepctr.together import train_together
+    from benchmarks.criteo_deepctr.joint_training import train_with_workers
     from benchmarks.criteo_deepctr.training import train
 
     model = ModelOptions(
@@ -307,7 +307,7 @@ def _train(
     )
     with _progress(f"{name}, dim {dim}", epochs.rows_to_train()) as on_progress:
         if workers > 1:
-            return train_together(epochs, model, tables, options, workers, on_progress)
+            return train_with_workers(epochs, model, tables, options, workers, on_progress)
         return train(epochs, model, tables, options, on_progress=on_progress)
 
 

@@ -17,11 +17,11 @@ import numpy as np
 import embstore as es
 import embstore.keras
 from benchmarks.criteo_deepctr.checkpoints import (
-    Progressed,
+    TrainingProgress,
     load_checkpoint,
-    load_newest_together,
+    load_newest_of_job,
     save_checkpoint,
-    save_together,
+    save_for_job,
 )
 from benchmarks.criteo_deepctr.epochs import Epochs, Order, Worker
 from benchmarks.criteo_deepctr.feature_keys import feature_keys
@@ -119,7 +119,7 @@ def train(
         run = _Run(model, epochs.held_out(), worker, on_progress, options.judge_every)
         keeper = member if member is not None and member.has_checkpoints else None
         if keeper is not None:
-            run.done = load_newest_together(keeper, model, model_options) or run.done
+            run.done = load_newest_of_job(keeper, model, model_options) or run.done
         if options.load:
             run.done = load_checkpoint(options.load, model, model_options)
             if run.done.epochs >= options.epochs:
@@ -130,7 +130,7 @@ def train(
         for epoch in range(run.done.epochs, options.epochs):
             run.train(epochs, Order(options.seed, epoch, options.batch_size))
             if keeper is not None:
-                save_together(keeper, model, model_options, run.done)
+                save_for_job(keeper, model, model_options, run.done)
             if options.checkpoint:
                 save_checkpoint(options.checkpoint, model, model_options, run.done)
         auc = run.judge()
@@ -178,7 +178,7 @@ class _Run:
         on_progress: Callable[[State], None],
         judge_every: int,
     ) -> None:
-        self.done = Progressed(0, 0)
+        self.done = TrainingProgress(0, 0)
         self.held_out = held_out
         self.rows = self.steps = 0
         self.seconds = self.reading_s = 0.0
@@ -219,7 +219,7 @@ class _Run:
             self.seconds += ended - started
             self.reading_s += read - started
             self._timed_rows += len(batch)
-            self.done = Progressed(order.epoch, self.done.steps + 1)
+            self.done = TrainingProgress(order.epoch, self.done.steps + 1)
             if not math.isfinite(loss):
                 raise DivergedError(f"step {self.done.steps}: the loss is {loss}")
             self.losses.update(struct.pack("<d", loss))
@@ -233,7 +233,7 @@ class _Run:
             started = time.perf_counter()
         if self.rows == rows_before:
             raise DataError("there is no row to train on")
-        self.done = Progressed(order.epoch + 1, self.done.steps)
+        self.done = TrainingProgress(order.epoch + 1, self.done.steps)
 
     def _train_on(self, inputs: list[Any], labels: Any) -> float:
         """Returns the batch's loss; NaN if the model's outputs aren't finite, for which PyTorch

@@ -13,7 +13,7 @@ from pmemlab.errors import LabError, MachineDiedError
 from pmemlab.machines.copying import remove_folder
 from pmemlab.machines.protocol import Machine, Result
 from pmemlab.scenarios.document import PMEM, PowerCuts, Scenario
-from pmemlab.workloads.keeping import Resumed, kept_step, resumed_from
+from pmemlab.workloads.keeping import Resumed, parse_resumed, parse_saved_step
 
 __all__ = ["PowerCut", "kept_folder", "run_until_cut"]
 
@@ -84,8 +84,8 @@ class _Cut:
 
     def on_line(self, line: str) -> None:
         """Takes a line of the command's output as it comes."""
-        self._resumed = resumed_from(line) or self._resumed
-        self._kept = kept_step(line) or self._kept
+        self._resumed = parse_resumed(line) or self._resumed
+        self._kept = parse_saved_step(line) or self._kept
         if self._after_line and self._after_line in line:
             self._lines -= 1
             if self._lines == 0:

@@ -142,7 +142,7 @@ def judge_placement(
     placements = expect.tiers if expect.rows is None else (expect.rows,)
     _raise_if_any(
         *_misplaced_tables(
-            [placement.on(topology) for placement in placements],
+            [placement.resolved_on(topology) for placement in placements],
             [_device_of(placement, facts) for placement in placements],
             document["run"]["tables"],
         ),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pmemlab.command_end import exit_status_of
 from pmemlab.progress_bar import progress_bar
-from pmemlab.workloads.placements import on_devices, predicted_lines
+from pmemlab.workloads.placements import on_devices_text, predicted_lines
 
 if TYPE_CHECKING:
     import embstore as es
@@ -224,7 +224,7 @@ def summary_of(run: Run, sample: str, loss_digits: int, judged: Sequence[str] = 
     rate = f"{sample}/s"
     lines = [
         f"{run.storage_type}: {run.samples:,} {sample} in {run.steps:,} steps",
-        f"  {rate:9}  {run.samples_per_s:,.0f}{on_devices(run.devices)}",
+        f"  {rate:9}  {run.samples_per_s:,.0f}{on_devices_text(run.devices)}",
         f"  lookups/s  {run.lookups_per_s:,.0f}",
         f"  loss       {run.loss:.{loss_digits}f}",
         *judged,

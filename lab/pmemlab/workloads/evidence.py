@@ -30,7 +30,7 @@ __all__ = [
     "checkpoint_sha256",
     "examine_tables",
     "forget_cached_pages",
-    "seen_of",
+    "parse_findings",
     "state_sha256",
 ]
 
@@ -108,14 +108,14 @@ def ask_witness(claims: Sequence[Claim]) -> list[Seen]:
     if witness.returncode:
         last = (problem.strip().splitlines() or [f"status {witness.returncode}"])[-1]
         raise LabError(f"the process that looks for rows failed: {last}")
-    return seen_of(answer)
+    return parse_findings(answer)
 
 
-def seen_of(answer: str) -> list[Seen]:
+def parse_findings(answer: str) -> list[Seen]:
     """Parses the witness's output. Raises LabError if it reports an error."""
-    told = json.loads(answer)
-    if isinstance(told, dict):
-        raise LabError(f"the process that looks for rows failed: {told['error']}")
+    answers = json.loads(answer)
+    if isinstance(answers, dict):
+        raise LabError(f"the process that looks for rows failed: {answers['error']}")
     names = {field.name for field in fields(Seen)}
     return [
         Seen(
@@ -124,7 +124,7 @@ def seen_of(answer: str) -> list[Seen]:
                 "nodes": {int(node): count for node, count in each["nodes"].items()},
             }
         )
-        for each in told
+        for each in answers
     ]
 
 
@@ -241,21 +241,21 @@ def _read_changed(variable: es.EmbeddingVariable, claim: Claim, keys: Keys) -> i
     return sum(int(row.tobytes() == bits) for row, bits in pairs)
 
 
-def _names_of_parts(export: Mapping[str, NDArray[Any]]) -> list[str]:
+def _part_names(export: Mapping[str, NDArray[Any]]) -> list[str]:
     """Returns the names of a row's weights and of what its optimizer keeps beside them."""
     return ["values", *(n for n in export if n not in ("keys", "values", "freqs", "versions"))]
 
 
 def _parts(export: Mapping[str, NDArray[Any]], row: int) -> tuple[str, ...]:
     """Returns a row's weights, and what its optimizer keeps beside them, in hex."""
-    return tuple(export[name][row].tobytes().hex() for name in _names_of_parts(export))
+    return tuple(export[name][row].tobytes().hex() for name in _part_names(export))
 
 
 def _different_bytes(
     export: Mapping[str, NDArray[Any]], rows: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Returns how many different bytes the parts of each row have, (rows,) int64."""
-    parts = [export[name][rows].view(np.uint8) for name in _names_of_parts(export)]
+    parts = [export[name][rows].view(np.uint8) for name in _part_names(export)]
     ordered = np.sort(np.concatenate(parts, axis=1), axis=1)
     changes: NDArray[np.int64] = np.count_nonzero(ordered[:, 1:] != ordered[:, :-1], axis=1)
     return changes + 1
@@ -312,6 +312,6 @@ def checkpoint_sha256(
 
     steps: number of steps done. dense: the model's arrays that lie in no table.
     """
-    rest = {"steps": np.array(steps, np.int64), **(dense or {})}
+    others = {"steps": np.array(steps, np.int64), **(dense or {})}
     exports = ((variable.name, variable.export()) for variable in variables)
-    return state_sha256(itertools.chain(exports, [("rest", rest)]))
+    return state_sha256(itertools.chain(exports, [("rest", others)]))

@@ -20,11 +20,11 @@ __all__ = [
     "Keeping",
     "Resumed",
     "check_steps_left",
-    "kept_step",
+    "parse_resumed",
+    "parse_saved_step",
     "report_resumed",
     "report_saved",
     "report_trained",
-    "resumed_from",
 ]
 
 _KEPT: Final = re.compile(r"kept: step (\d+)")
@@ -90,29 +90,29 @@ def check_steps_left(kept_in: Path, done: int, steps: int) -> None:
 
 def report_trained(steps: int) -> None:
     """Prints the number of trained steps; a scenario may cut the power at this line."""
-    _tell(f"trained: step {steps}")
+    _print_line(f"trained: step {steps}")
 
 
 def report_saved(steps: int) -> None:
     """Prints that a checkpoint was saved. REQUIRES: the checkpoint is on the medium."""
-    _tell(f"kept: step {steps}")
+    _print_line(f"kept: step {steps}")
 
 
 def report_resumed(resumed: Resumed) -> None:
-    _tell(f"goes on from: step {resumed.step}, sha256 {resumed.sha256}")
+    _print_line(f"goes on from: step {resumed.step}, sha256 {resumed.sha256}")
 
 
-def kept_step(line: str) -> int | None:
+def parse_saved_step(line: str) -> int | None:
     """Returns the step of a line that `report_saved` printed; None for any other line."""
     match = _KEPT.fullmatch(line)
     return int(match[1]) if match else None
 
 
-def resumed_from(line: str) -> Resumed | None:
+def parse_resumed(line: str) -> Resumed | None:
     """Parses a line that `report_resumed` printed; returns None for any other line."""
     match = _RESUMED.fullmatch(line)
     return Resumed(int(match[1]), match[2]) if match else None
 
 
-def _tell(line: str) -> None:
+def _print_line(line: str) -> None:
     print(line, file=sys.stderr, flush=True)

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import embstore as es
 from pmemlab.errors import LabError
-from pmemlab.workloads.evidence import TableEvidence, ask_witness, examine_tables, seen_of
+from pmemlab.workloads.evidence import TableEvidence, ask_witness, examine_tables, parse_findings
 from pmemlab.workloads.witness import Claim, Seen
 from pmemlab.workloads.witness_protocol import ANSWER, FOLDER_VARIABLE, LOOK_REQUEST, QUESTION
 
@@ -96,4 +96,4 @@ def _ask_lab(claims: Sequence[Claim], folder: Path) -> list[Seen]:
         if time.monotonic() > deadline:
             raise LabError(f"{answer}: nobody looked for rows within {_LIMIT_S:g} s")
         time.sleep(_POLL_S)
-    return seen_of(answer.read_text(encoding="utf-8"))
+    return parse_findings(answer.read_text(encoding="utf-8"))

@@ -19,7 +19,7 @@ __all__ = [
     "add_placements",
     "load_placement",
     "load_placements",
-    "on_devices",
+    "on_devices_text",
     "predicted_lines",
 ]
 
@@ -162,12 +162,13 @@ def load_placement(
 def predicted_lines(predictions: Sequence[Mapping[str, Any]], unit: str) -> list[str]:
     """Returns a line per prediction, for a summary. unit: the unit of the rate."""
     return [
-        f"  predicted  {prediction['samples_per_s']:,.0f} {unit}{on_devices(prediction['devices'])}"
+        f"  predicted  {prediction['samples_per_s']:,.0f} "
+        f"{unit}{on_devices_text(prediction['devices'])}"
         for prediction in predictions
     ]
 
 
-def on_devices(devices: Sequence[str | None]) -> str:
+def on_devices_text(devices: Sequence[str | None]) -> str:
     if not any(devices):
         return ""
     return " on " + ", ".join(device or "this computer" for device in devices)

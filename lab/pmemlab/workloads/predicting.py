@@ -26,16 +26,16 @@ class Predicting:
         self,
         variables: Iterable[es.EmbeddingVariable],
         placements: Sequence[Placement],
-        here: Placement = (),
+        current_devices: Placement = (),
     ) -> None:
-        """here: the devices that the tiers lie on, if known."""
+        """current_devices: the devices that the tiers lie on, if known."""
         # Imported late: it takes half a second on an emulated machine, and few runs are predicted.
         from pmemlab.model.prediction import caches_before
 
         as_here: Placement = tuple(None for _ in placements[0])
         self._placements = (as_here, *placements)
-        self._here = here
-        self._caches = caches_before([*placements, here])
+        self._current_devices = current_devices
+        self._caches = caches_before([*placements, current_devices])
         self._recording = es.record_accesses(variables, caches=self._caches, most_phases=MAX_PHASES)
         self._from_ns = 0
 
@@ -57,7 +57,7 @@ class Predicting:
         ran = RanIn(seconds, threading.get_native_id())
         predicted = []
         for placement in self._placements:
-            run = predict_run(phases, self._caches, placement, ran, self._here)
+            run = predict_run(phases, self._caches, placement, ran, self._current_devices)
             parts = {f"tier{i}": of_tier for i, of_tier in enumerate(run.tier_seconds)}
             parts["compute"] = run.rest_seconds
             if run.behind_seconds:

@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 
 from pmemlab.placement import ProcessMemory, device_number
 
-__all__ = ["EMULATED_GPU", "Change", "Claim", "Seen", "change_rows", "files_in", "look"]
+__all__ = ["EMULATED_GPU", "Change", "Claim", "Seen", "change_rows", "files_in", "find_rows"]
 
 EMULATED_GPU: Final = "emulated"
 """The engine's name of the GPU that it emulates in host memory."""
@@ -83,18 +83,18 @@ class _Row(NamedTuple):
     length: int
 
     @staticmethod
-    def of(parts: Sequence[str]) -> _Row:
+    def from_hex_parts(parts: Sequence[str]) -> _Row:
         placed, length = [], 0
         for part in map(bytes.fromhex, parts):
             length += -length % _PART_ALIGNMENT
             placed.append((length, part))
             length += len(part)
-        return _Row(tuple(sorted(placed, key=lambda at: -len(at[1]))), length)
+        return _Row(tuple(sorted(placed, key=lambda part: -len(part[1]))), length)
 
-    def is_in(self, data: bytes) -> bool:
-        return any(True for _ in self.places_in(data))
+    def occurs_in(self, data: bytes) -> bool:
+        return any(True for _ in self.positions_in(data))
 
-    def places_in(self, data: bytes) -> Iterator[int]:
+    def positions_in(self, data: bytes) -> Iterator[int]:
         """Yields the positions where the row begins."""
         (offset, longest), *others = self.parts
         at = data.find(longest, offset)
@@ -104,20 +104,20 @@ class _Row(NamedTuple):
             at = data.find(longest, at + 1)
 
 
-def look(pid: int, claims: Iterable[Claim]) -> list[Seen]:
+def find_rows(pid: int, claims: Iterable[Claim]) -> list[Seen]:
     """Look for claims' rows in a process's memory, or in files. Raises OSError, ValueError.
 
     REQUIRES: the process maps and unmaps no memory of theirs meanwhile.
     """
     memory = ProcessMemory(pid)
     opened = _open_files(pid)
-    return [_look(pid, memory, opened, claim) for claim in claims]
+    return [_find_claim_rows(pid, memory, opened, claim) for claim in claims]
 
 
-def _look(
+def _find_claim_rows(
     pid: int, memory: ProcessMemory, opened: Mapping[str, Sequence[bool]], claim: Claim
 ) -> Seen:
-    rows = [_Row.of(parts) for parts in claim.rows]
+    rows = [_Row.from_hex_parts(parts) for parts in claim.rows]
     if claim.gpu is not None:
         gpus = _emulated_gpus(pid) if claim.gpu == EMULATED_GPU else []
         return Seen(
@@ -161,7 +161,7 @@ def change_rows(rows: Iterable[Sequence[str]]) -> list[Change]:
     """Change the lowest bit of the rows' first bytes, at every place where they lie in the memory
     of this process's emulated GPUs. rows: as in a claim.
     """
-    wanted = {_Row.of(parts) for parts in rows}
+    wanted = {_Row.from_hex_parts(parts) for parts in rows}
     longest = max((row.length for row in wanted), default=0)
     changes = []
     for gpu in _emulated_gpus(os.getpid()):
@@ -169,7 +169,7 @@ def change_rows(rows: Iterable[Sequence[str]]) -> list[Change]:
         with gpu.open("rb") as memory:
             for start, end in _data_in(memory.fileno()):
                 for at, piece in _placed_pieces(memory.fileno(), start, end, longest):
-                    places = (place for row in wanted for place in row.places_in(piece))
+                    places = (place for row in wanted for place in row.positions_in(piece))
                     first_bytes.update({at + place: piece[place] for place in places})
         changes += [Change(gpu, at, byte ^ 1, byte) for at, byte in first_bytes.items()]
     for change in changes:
@@ -223,7 +223,7 @@ def _missing_in(
     longest = max(row.length for row in missing)
     for start, end in ranges:
         for piece in _pieces(descriptor, start, end, longest):
-            missing = {row for row in missing if not row.is_in(piece)}
+            missing = {row for row in missing if not row.occurs_in(piece)}
             if not missing:
                 return missing
     return missing
@@ -306,30 +306,30 @@ def _devices(files: Iterable[Path]) -> dict[str, int]:
 
 def main() -> None:
     if len(sys.argv) == 1:
-        json.dump([vars(seen) for _, seen in _answers(json.load(sys.stdin))], sys.stdout)
+        json.dump([vars(seen) for _, seen in _answer(json.load(sys.stdin))], sys.stdout)
         return
     question, answer = map(Path, sys.argv[1:])
-    told: object
+    answers_document: object
     try:
-        answers = _answers(json.loads(question.read_text(encoding="utf-8")))
-        told = [{**vars(seen), "sought": len(claim.rows)} for claim, seen in answers]
+        answers = _answer(json.loads(question.read_text(encoding="utf-8")))
+        answers_document = [{**vars(seen), "sought": len(claim.rows)} for claim, seen in answers]
     except Exception as error:  # the program that asked waits for an answer
-        told = {"error": f"{type(error).__name__}: {error}"}
-    text = json.dumps(told)
+        answers_document = {"error": f"{type(error).__name__}: {error}"}
+    text = json.dumps(answers_document)
     print(text)
     # The answer's file exists whole or not at all.
-    whole = answer.with_suffix(".part")
-    whole.write_text(text, encoding="utf-8")
-    whole.replace(answer)
+    unfinished = answer.with_suffix(".part")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(answer)
 
 
-def _answers(question: Mapping[str, Any]) -> list[tuple[Claim, Seen]]:
+def _answer(question: Mapping[str, Any]) -> list[tuple[Claim, Seen]]:
     """Returns what is seen of each claim; a row that a claim names several times counts once."""
     claims = [
         Claim(**{**claim, "rows": tuple(dict.fromkeys(map(tuple, claim["rows"])))})
         for claim in question["claims"]
     ]
-    return [*zip(claims, look(question["pid"], claims), strict=True)]
+    return [*zip(claims, find_rows(question["pid"], claims), strict=True)]
 
 
 if __name__ == "__main__":

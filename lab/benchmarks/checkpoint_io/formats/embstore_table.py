@@ -32,9 +32,9 @@ class EmbstoreTable(Format):
 
     file_name = "checkpoint.embstore"
     notices_flipped_bits = True
-    saves_what_it_is_given = False  # it saves its table, whose updates wait
-    tells_sync_apart = False
-    reads_of_a_byte = 2  # everything is verified before the first row changes
+    saves_content_as_given = False  # it saves its table, whose updates wait
+    separates_sync = False
+    reads_per_byte = 2  # everything is verified before the first row changes
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)

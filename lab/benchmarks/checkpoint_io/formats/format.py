@@ -26,15 +26,15 @@ class Format(ABC):
     notices_flipped_bits: ClassVar[bool] = False
     """Whether `load` raises if any saved bit has changed."""
 
-    saves_what_it_is_given: ClassVar[bool] = True
+    saves_content_as_given: ClassVar[bool] = True
     """Whether `save` may be given a copy, made while training waits, instead of the content."""
 
-    tells_sync_apart: ClassVar[bool] = True
+    separates_sync: ClassVar[bool] = True
     """Whether the phases of a save separate the medium's time (`copy`, `write` and `sync`) from the
     save's own work.
     """
 
-    reads_of_a_byte: ClassVar[int] = 1
+    reads_per_byte: ClassVar[int] = 1
     """How often a load, including the touch of all tensors, reads each byte of its file."""
 
     def __init__(self, folder: Path) -> None:

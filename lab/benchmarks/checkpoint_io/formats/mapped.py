@@ -16,7 +16,7 @@ __all__ = ["MappedFile"]
 class MappedFile(Format):
     file_name = "checkpoint.mapped"
     notices_flipped_bits = True
-    reads_of_a_byte = 2  # for the checksums, then when the mapped tensors are touched
+    reads_per_byte = 2  # for the checksums, then when the mapped tensors are touched
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)

@@ -10,7 +10,7 @@ from benchmarks.checkpoint_io.checkpoint import Checkpoint
 from benchmarks.checkpoint_io.errors import DamagedCheckpointError
 from benchmarks.checkpoint_io.formats.format import Format
 from benchmarks.checkpoint_io.phases import PhaseClock
-from benchmarks.checkpoint_io.publishing import demand_readable, replacing
+from benchmarks.checkpoint_io.publishing import check_readable, replacing
 from pmemlab.errors import MissingRequirementError
 
 __all__ = ["SafetensorsFile"]
@@ -39,7 +39,7 @@ class SafetensorsFile(Format):
             file.write(raw)
 
     def load(self, clock: PhaseClock) -> Checkpoint:
-        demand_readable(self._path)
+        check_readable(self._path)
         try:
             with clock("read"), self._library.safe_open(self._path, framework="pt") as file:
                 metadata = file.metadata()

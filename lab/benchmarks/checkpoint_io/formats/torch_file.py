@@ -11,7 +11,7 @@ from benchmarks.checkpoint_io.checkpoint import Checkpoint
 from benchmarks.checkpoint_io.errors import DamagedCheckpointError
 from benchmarks.checkpoint_io.formats.format import Format
 from benchmarks.checkpoint_io.phases import PhaseClock
-from benchmarks.checkpoint_io.publishing import demand_readable, replacing
+from benchmarks.checkpoint_io.publishing import check_readable, replacing
 
 __all__ = ["MappedTorchFile", "TorchFile"]
 
@@ -28,7 +28,7 @@ class TorchFile(Format):
             torch.save(document, file)  # type: ignore[arg-type]  # needs no more than write
 
     def load(self, clock: PhaseClock) -> Checkpoint:
-        demand_readable(self._path)
+        check_readable(self._path)
         try:
             with clock("read"):
                 document = torch.load(self._path, weights_only=True, mmap=self.mmap)

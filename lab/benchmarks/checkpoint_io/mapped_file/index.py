@@ -37,7 +37,7 @@ class Index:
     scalars: Mapping[str, Any]
 
     @classmethod
-    def of(cls, tensors: Mapping[str, Tensor], scalars: Mapping[str, Any]) -> Index:
+    def lay_out(cls, tensors: Mapping[str, Tensor], scalars: Mapping[str, Any]) -> Index:
         """Lay out contiguous tensors. Raises ValueError, which names a tensor of an unsupported
         dtype.
         """

@@ -47,9 +47,9 @@ class _Content:
     raw_index: bytes
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint) -> _Content:
+    def lay_out(cls, checkpoint: Checkpoint) -> _Content:
         tensors = {name: tensor.contiguous() for name, tensor in checkpoint.tensors.items()}
-        index = Index.of(tensors, checkpoint.scalars)
+        index = Index.lay_out(tensors, checkpoint.scalars)
         return cls(list(tensors.values()), index, index.encode())
 
     @property
@@ -68,7 +68,7 @@ def save(path: Path, checkpoint: Checkpoint, clock: PhaseClock) -> SaveReport:
     file is damaged; OSError if there is no room; MissingRequirementError without libpmem.
     """
     with clock("serialise"):
-        content = _Content.of(checkpoint)
+        content = _Content.lay_out(checkpoint)
     try:
         file = SlotFile(path)
     except FileNotFoundError:

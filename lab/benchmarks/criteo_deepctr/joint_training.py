@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     import embstore as es
     from benchmarks.criteo_deepctr.training import Result, State
 
-__all__ = ["train_together"]
+__all__ = ["train_with_workers"]
 
 _REPORT_EVERY_S = 0.5
 _LOOPBACK = "127.0.0.1"
 
 
-def train_together(
+def train_with_workers(
     epochs: Epochs,
     model: ModelOptions,
     tables: TableOptions,
@@ -39,7 +39,7 @@ def train_together(
     import embstore as es
 
     results: list[Result] = es.cluster.run(
-        _train_as_one_of_them,
+        _train_as_worker,
         epochs,
         model,
         tables,
@@ -51,7 +51,7 @@ def train_together(
     return results[0]
 
 
-def _train_as_one_of_them(
+def _train_as_worker(
     member: es.cluster.Worker,
     epochs: Epochs,
     model: ModelOptions,
