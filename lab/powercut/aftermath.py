@@ -187,11 +187,11 @@ def names_after(before: Folders, calls: Sequence[Sequence[object]]) -> dict[int,
     names = {folder: dict(entries) for folder, entries in before.names.items()}
     for call in calls:
         if call[0]:
-            _repeat(names, call)
+            _apply_call(names, call)
     return names
 
 
-def _repeat(names: dict[int, dict[str, _Node]], call: Sequence[object]) -> None:
+def _apply_call(names: dict[int, dict[str, _Node]], call: Sequence[object]) -> None:
     """Repeats a call on names in memory."""
     _, kind, folder, name, to_folder, to_name, own_id, type_, target, _ = call
     assert isinstance(folder, int)

@@ -35,9 +35,9 @@ def main() -> None:
 
 def _module(file: str, name: str) -> ModuleType:
     known = sys.modules.get(name)
-    if known is not None and _is_of(known.__spec__, file):
+    if known is not None and _has_origin(known.__spec__, file):
         return known
-    if _is_of(_spec(name), file):
+    if _has_origin(_spec(name), file):
         return importlib.import_module(name)
     sys.path.append(str(Path(file).parent))
     spec = importlib.util.spec_from_file_location(name, file)
@@ -60,7 +60,7 @@ def _spec(name: str) -> Any:
         return None
 
 
-def _is_of(spec: Any, file: str) -> bool:
+def _has_origin(spec: Any, file: str) -> bool:
     origin = None if spec is None else spec.origin
     return origin is not None and Path(origin).resolve() == Path(file)
 

@@ -12,7 +12,7 @@ from powercut.errors import PowercutError
 from powercut.experiment import Experiment, Outcome
 from powercut.medium import Medium
 from powercut.record import CallSite
-from powercut.running import Running
+from powercut.running import RunningProcesses
 from powercut.settings import Moment
 
 __all__ = ["Failure", "MutationResult", "Results", "default_jobs", "run_tries", "try_mutation"]
@@ -70,7 +70,7 @@ def run_tries(
     """
     results = Results()
     queue: Iterator[Sequence[Moment]] = iter(tries)
-    all_running = Running()
+    all_running = RunningProcesses()
     with ThreadPoolExecutor(jobs, initializer=all_running.adopt_this_thread) as workers:
         running: dict[Future[Outcome], Sequence[Moment]] = {}
 

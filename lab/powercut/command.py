@@ -46,7 +46,7 @@ _LOG_WIDTH = 140  # a log has no width
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns 0 if every recovery passed, 1 if one failed, 2 if nothing could be tried."""
-    own, program = _split(sys.argv[1:] if argv is None else argv)
+    own, program = _split_at_double_dash(sys.argv[1:] if argv is None else argv)
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # set by nohup
             # Raises an exception, so that media are removed on the way out.
@@ -60,10 +60,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+def _split_at_double_dash(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     """Returns powercut's own arguments, and those after the first `--`."""
-    at = list(argv).index("--") if "--" in argv else len(argv)
-    return list(argv[:at]), list(argv[at + 1 :])
+    position = list(argv).index("--") if "--" in argv else len(argv)
+    return list(argv[:position]), list(argv[position + 1 :])
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -200,7 +200,7 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _words(option: str, text: str | None) -> tuple[str, ...]:
+def _split_shell_words(option: str, text: str | None) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(text or ""))
     except ValueError as error:
@@ -246,7 +246,7 @@ def _powercut(arguments: argparse.Namespace, program: Sequence[str]) -> int:
 def _experiment(arguments: argparse.Namespace, program: Sequence[str]) -> Experiment:
     if not program:
         raise PowercutError("give the program after `--`")
-    recover = _words("--recover", arguments.recover)
+    recover = _split_shell_words("--recover", arguments.recover)
     return Experiment(
         program=tuple(program),
         recovery=CommandRecovery(recover) if recover else None,
@@ -257,7 +257,7 @@ def _experiment(arguments: argparse.Namespace, program: Sequence[str]) -> Experi
             without=tuple(arguments.without),
             site_frames=arguments.site_frames,
         ),
-        prepare=_words("--prepare", arguments.prepare),
+        prepare=_split_shell_words("--prepare", arguments.prepare),
         under=tuple(arguments.under),
         base=arguments.medium or default_base(),
         timeout_s=arguments.timeout,
@@ -275,9 +275,9 @@ def _check_options(arguments: argparse.Namespace) -> None:
     """Raises `PowercutError` for an option without effect beside the others."""
     one_by_one = arguments.at or arguments.after_us or arguments.every
     of_cuts = ("every", "at", "moments", "after_us", "seeds")
-    given = [name for name in of_cuts if getattr(arguments, name)]
-    if arguments.list and given:
-        raise PowercutError(f"--{given[0].replace('_', '-')}: --list cuts nothing; leave it out")
+    chosen = [name for name in of_cuts if getattr(arguments, name)]
+    if arguments.list and chosen:
+        raise PowercutError(f"--{chosen[0].replace('_', '-')}: --list cuts nothing; leave it out")
     if arguments.seeds and not one_by_one:
         raise PowercutError("--seeds: is for --every, --at and --after-us; leave it out")
     if arguments.rounds > 1 and (one_by_one or arguments.moments) and not _is_replay(arguments):
@@ -295,7 +295,7 @@ def _replay(
     run_tries(experiment, [moments], template, jobs=1, on_outcome=outcomes.append)
     (outcome,) = outcomes
     if outcome.cut is not None:
-        console.print(f"power cut {_where(outcome)}", markup=False)
+        console.print(f"power cut {_cut_text(outcome)}", markup=False)
         for frame in outcome.cut.lost_names:
             console.print(f"  lost: {frame}", markup=False)
     else:
@@ -321,7 +321,7 @@ def _tries(arguments: argparse.Namespace, record: Record) -> plan.Tries:
     return plan.sampled(record, arguments.tries, arguments.rounds, seed)
 
 
-def _where(outcome: Outcome) -> str:
+def _cut_text(outcome: Outcome) -> str:
     cut = outcome.cut
     if cut is None:
         return "never came"
@@ -332,7 +332,7 @@ def _where(outcome: Outcome) -> str:
 def _print_failure(console: Console, failure: Failure) -> None:
     outcome = failure.outcome
     console.print(Text(outcome.message or outcome.verdict, style="red"), soft_wrap=True)
-    console.print(Text(f"  {_where(outcome)}"), soft_wrap=True)
+    console.print(Text(f"  {_cut_text(outcome)}"), soft_wrap=True)
     console.print(Text(f"  {failure.replay}", style="dim"), soft_wrap=True)
 
 

@@ -236,9 +236,9 @@ class Experiment:
             ) from None
         complaint = medium.session / "complaint"
         if complaint.exists():  # perhaps a child's, whose status was ignored
-            told = complaint.read_text(errors="replace")
+            complaint_text = complaint.read_text(errors="replace")
             no_room = f"{self.base}: has no room for what powercut keeps; --medium names another"
-            raise PowercutError(f"{argv[0]}: {told}" if told else no_room)
+            raise PowercutError(f"{argv[0]}: {complaint_text}" if complaint_text else no_room)
         return status
 
     def _recovery_problem(self, medium: Medium) -> str | None:
@@ -246,7 +246,7 @@ class Experiment:
             return None
         return self.recovery.check(medium, partial(self._command_problem, "recover"))
 
-    def _command_problem(self, what: str, argv: Sequence[str]) -> str | None:
+    def _command_problem(self, name: str, argv: Sequence[str]) -> str | None:
         """Runs a command that is never cut. Returns how it failed, or None. Raises `PowercutError`
         if it can't be run.
         """
@@ -254,7 +254,7 @@ class Experiment:
             try:
                 status = self._status_of(self.commands, argv, os.environ, output)
             except OSError as error:
-                raise PowercutError(f"{what}: {argv[0]}: {error.strerror or error}") from error
+                raise PowercutError(f"{name}: {argv[0]}: {error.strerror or error}") from error
             except subprocess.TimeoutExpired:
                 return f"{shell.join(argv)}: still running after {self.timeout_s:g} s"
             if status == 0:

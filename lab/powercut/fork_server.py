@@ -63,7 +63,7 @@ def _serve(requests: socket.socket) -> ModuleType:
                 os.setsid()  # before its id is known, so that its group can be killed
                 requests.send(b"%d" % os.getpid())
                 requests.close()
-                _become(module, request, streams)
+                _run_as_program(module, request, streams)
                 if has_threads:
                     os.execv(sys.executable, [sys.executable, "-m", module.__name__, *sys.argv[1:]])
                 with suppress(AttributeError):  # the library isn't loaded
@@ -101,7 +101,7 @@ def _imported(request: dict[str, Any]) -> ModuleType:
     return module
 
 
-def _become(module: ModuleType, request: dict[str, Any], streams: list[int]) -> None:
+def _run_as_program(module: ModuleType, request: dict[str, Any], streams: list[int]) -> None:
     """Makes this process the program."""
     for number, descriptor in enumerate([os.open(os.devnull, os.O_RDONLY), *streams]):
         os.dup2(descriptor, number)

@@ -8,13 +8,13 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import PurePath
 
-__all__ = ["place", "short_stack"]
+__all__ = ["frame_text", "short_stack"]
 
 _SHOWN_FRAMES = 4
 
 
 @functools.cache
-def place(frame: str) -> str:
+def frame_text(frame: str) -> str:
     """Returns a frame as file and line, or module+offset, with the function if known."""
     address, _, symbol = frame.partition(" ")
     module, plus, offset = address.rpartition("+")
@@ -29,7 +29,7 @@ def place(frame: str) -> str:
 
 def short_stack(frames: Sequence[str]) -> str:
     """Returns the innermost frames, without those of libc that start every program."""
-    own = [place(frame) for frame in frames if "/libc.so" not in frame]
+    own = [frame_text(frame) for frame in frames if "/libc.so" not in frame]
     return " ← ".join(own[:_SHOWN_FRAMES]) or "?"
 
 

@@ -44,17 +44,19 @@ class FunctionRecovery:
         return None
 
     def words(self) -> str:
-        if _file_of(self.function) is None:
+        if _module_file(self.function) is None:
             return "true"  # `remark` says so
         return shell.quote(shell.join([*function_command(self.function), "{output}"]))
 
     def remark(self) -> str:
-        if _file_of(self.function) is not None:
+        if _module_file(self.function) is not None:
             return ""
-        return f"cuts and doesn't check: {_name_of(self.function)} is no function of a module"
+        return (
+            f"cuts and doesn't check: {_qualified_name(self.function)} is no function of a module"
+        )
 
 
-def _file_of(function: Callable[..., object]) -> Path | None:
+def _module_file(function: Callable[..., object]) -> Path | None:
     """Returns the file of its module, or None if no other process could call it by name."""
     if not inspect.isfunction(function) or "<" in function.__qualname__:
         return None
@@ -62,7 +64,7 @@ def _file_of(function: Callable[..., object]) -> Path | None:
     return None if file is None else Path(file).resolve()
 
 
-def _name_of(function: Callable[..., object]) -> str:
+def _qualified_name(function: Callable[..., object]) -> str:
     return getattr(function, "__qualname__", repr(function))
 
 
@@ -91,8 +93,8 @@ class ForkedFunction:
 
 def function_command(function: Callable[..., object]) -> tuple[str, ...]:
     """Returns the command that calls a function. Raises `PowercutError` if no module has it."""
-    file = _file_of(function)
-    name = _name_of(function)
+    file = _module_file(function)
+    name = _qualified_name(function)
     if file is None:
         raise PowercutError(
             f"{name}: must be a function of a module, so that a process of its own can call it"

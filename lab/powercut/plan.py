@@ -71,11 +71,11 @@ def random_moments(record: Record, tries: int, first_seed: int = 0) -> Tries:
     """Returns tries at random times in a run as long as the recorded one."""
     longest = max(1, record.duration_us)
 
-    def at_a_random_time(number: int) -> list[Moment]:
+    def random_try(number: int) -> list[Moment]:
         chance = random.Random(f"{first_seed} {number}")
         return [Moment(0, first_seed + number, chance.randint(1, longest))]
 
-    return Tries(tries, at_a_random_time)
+    return Tries(tries, random_try)
 
 
 def _check_points(record: Record) -> None:

@@ -7,13 +7,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-__all__ = ["Running", "killable_by_pool"]
+__all__ = ["RunningProcesses", "killable_by_pool"]
 
 _POOL = threading.local()
 _BETWEEN_KILLS_S = 0.02
 
 
-class Running:
+class RunningProcesses:
     """The processes that the threads of a pool wait for."""
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Running:
         _POOL.running = self
 
     @contextlib.contextmanager
-    def being_waited_for(self, kill: Callable[[], None]) -> Iterator[None]:
+    def registered(self, kill: Callable[[], None]) -> Iterator[None]:
         with self._lock:
             self._kills.append(kill)
             if self._is_over:
@@ -50,6 +50,6 @@ class Running:
 @contextlib.contextmanager
 def killable_by_pool(kill: Callable[[], None]) -> Iterator[None]:
     """Lets `kill` end the process that this thread waits for, if the thread belongs to a pool."""
-    running: Running | None = getattr(_POOL, "running", None)
-    with contextlib.nullcontext() if running is None else running.being_waited_for(kill):
+    running: RunningProcesses | None = getattr(_POOL, "running", None)
+    with contextlib.nullcontext() if running is None else running.registered(kill):
         yield

@@ -60,13 +60,13 @@ def main(arguments: list[str]) -> None:
             sys.exit(f"{file}: {error}")
         extras = found[2].split(",") if found[2] else []
         if wanted.build:
-            needed = build_requirements(pyproject)
+            packages = build_requirements(pyproject)
         else:
             try:
-                needed = requirements(pyproject, extras)
+                packages = requirements(pyproject, extras)
             except KeyError as error:
                 sys.exit(f"{file}: has neither an extra nor a dependency group {error}")
-        print(*needed, sep="\n")
+        print(*packages, sep="\n")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["advice", "alone", "cpu_build", "is_on_no_index"]
+__all__ = ["cpu_build", "is_on_no_index", "missing_build_advice", "single_requirement"]
 
 
 def cpu_build(constraints: str) -> str:
@@ -31,7 +31,7 @@ def cpu_build(constraints: str) -> str:
     return f"torch=={pinned[1]}+cpu"
 
 
-def alone(requirement: str) -> list[str]:
+def single_requirement(requirement: str) -> list[str]:
     """Returns pip's arguments for one requirement: with others, pip hides that no index has it."""
     return ["--no-deps", requirement]
 
@@ -46,7 +46,7 @@ def is_on_no_index(requirement: str, pip_output: str) -> bool:
     return any(words.format(requirement) in pip_output for words in says)
 
 
-def advice(requirement: str) -> str:
+def missing_build_advice(requirement: str) -> str:
     """Returns a message for a user whose indexes lack the CPU build."""
     return (
         f"{requirement} is on none of your pip's indexes: the plain build is taken instead, with "
@@ -60,10 +60,10 @@ def advice(requirement: str) -> str:
 def _get(constraints: Path, arguments: Sequence[str]) -> int:
     """Runs pip for the CPU build alone. Returns 0 also if no index has it: the next pip decides."""
     requirement = cpu_build(constraints.read_text(encoding="utf-8"))
-    command = [sys.executable, "-m", "pip", *arguments, *alone(requirement)]
+    command = [sys.executable, "-m", "pip", *arguments, *single_requirement(requirement)]
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode and is_on_no_index(requirement, done.stderr):
-        print(advice(requirement), file=sys.stderr)
+        print(missing_build_advice(requirement), file=sys.stderr)
         return 0
     sys.stderr.write(done.stderr)
     return done.returncode
