@@ -42,7 +42,7 @@ def assert_rows_lie_in_pmem(
     resident bytes as the shard reports in PMem; that each server has some; and that all are there.
     """
     rows_in_pmem = [0] * len(servers)
-    told = 0
+    shard_count = 0
     for shard in shards:
         process, tiers = shard["process_id"], shard["status"]["tiers"]
         of = [number for number, server in enumerate(servers) if server.runs(shard)]
@@ -57,10 +57,10 @@ def assert_rows_lie_in_pmem(
             f"kernel has {found} of its pages there"
         )
         rows_in_pmem[of[0]] += sum(tier["rows"] for tier in in_pmem)
-        told += sum(tier["rows"] for tier in tiers)
+        shard_count += sum(tier["rows"] for tier in tiers)
     empty = [str(server.pmem) for server, n in zip(servers, rows_in_pmem, strict=True) if not n]
     assert not empty, f"no row lies in {', '.join(empty)}"
-    assert told == rows, f"the shards have {told} rows of {rows}"
+    assert shard_count == rows, f"the shards have {shard_count} rows of {rows}"
 
 
 def _resident_bytes(smaps: str, folder: Path) -> int:

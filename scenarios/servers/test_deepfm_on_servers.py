@@ -120,8 +120,8 @@ def trained(cluster: Cluster, folder: Path, *program: str) -> Iterator[Trained]:
             assert time.monotonic() < deadline, (folder / "said").read_text()
             time.sleep(0.05)
         seen = status(cluster.folder, cluster.head.address)
-        told = json.loads((folder / "told.json").read_text())
-        yield Trained(told, seen["shards"], cluster.servers())
+        report = json.loads((folder / "told.json").read_text())
+        yield Trained(report, seen["shards"], cluster.servers())
         (folder / "seen").touch()
         assert process.wait(timeout=120) == 0, (folder / "said").read_text()
     finally:

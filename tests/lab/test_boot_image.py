@@ -174,11 +174,11 @@ def test_an_ext4_without_a_soft_dependency_needs_no_crc32c_module(root: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("module", "told"), [("kmem", "lacks the module kmem"), ("netfs", "netfs, which 9p needs")]
+    ("module", "message"), [("kmem", "lacks the module kmem"), ("netfs", "netfs, which 9p needs")]
 )
-def test_a_module_that_is_missing_is_named(root: Path, module: str, told: str) -> None:
+def test_a_module_that_is_missing_is_named(root: Path, module: str, message: str) -> None:
     (root / f"lib/modules/{_RELEASE}/kernel/drivers/{module}.ko").unlink()
-    with pytest.raises(MissingRequirementError, match=f"{_RELEASE} .*{told}"):
+    with pytest.raises(MissingRequirementError, match=f"{_RELEASE} .*{message}"):
         _get_kernel_without_apt()
 
 

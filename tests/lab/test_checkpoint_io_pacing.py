@@ -182,8 +182,8 @@ def test_each_arm_names_the_kind_of_its_rates_and_its_device(
     media = [f"--medium=disk={tmp_path}", f"--device={SATA}", f"--device={PMEM}"]
     assert command.main([*common, *media, f"--paced-in={memory}"]) == 0
     document = json.loads(written.read_text())
-    told = {(arm["medium"], arm["device"], arm["kind"]) for arm in document["arms"]}
-    assert told == {
+    kinds = {(arm["medium"], arm["device"], arm["kind"]) for arm in document["arms"]}
+    assert kinds == {
         ("disk", None, "measured"),
         (SATA, SATA, "modelled"),
         (PMEM, PMEM, "modelled"),

@@ -116,7 +116,7 @@ def test_a_full_disk_is_a_one_line_error_but_a_bug_is_a_traceback(
 
 
 @pytest.mark.parametrize(
-    ("argv", "told"),
+    ("argv", "message"),
     [
         (["machine", "exec", "dram"], "give the command after `--`"),
         (["machine", "exec", "--", "true"], "give either a machine or --state-dir"),
@@ -131,10 +131,10 @@ def test_a_full_disk_is_a_one_line_error_but_a_bug_is_a_traceback(
     ],
 )
 def test_a_usage_error_is_told_in_a_line(
-    argv: list[str], told: str, capfd: pytest.CaptureFixture[str]
+    argv: list[str], message: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(argv) == (125 if argv[1] == "exec" else 2)
-    assert told in capfd.readouterr().err
+    assert message in capfd.readouterr().err
 
 
 def test_up_without_docker_names_the_address_that_it_tried(
@@ -142,9 +142,11 @@ def test_up_without_docker_names_the_address_that_it_tried(
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/no-docker.sock")
     assert main(["lab", "up"]) == 2
-    told = capfd.readouterr().err
-    assert told.startswith(f"pmemlab: no Docker engine answers at DOCKER_HOST, unix://{tmp_path}")
-    assert told.count("\n") == 1
+    message = capfd.readouterr().err
+    assert message.startswith(
+        f"pmemlab: no Docker engine answers at DOCKER_HOST, unix://{tmp_path}"
+    )
+    assert message.count("\n") == 1
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="/proc/iomem shows its addresses to root alone")

@@ -327,7 +327,7 @@ NONE_ANSWERS = "docker: no Docker engine answers; 'make docker' gets one\n"
 
 
 @pytest.mark.parametrize(
-    ("docker", "environment", "told"),
+    ("docker", "environment", "message"),
     [
         (None, {}, NONE_ANSWERS),
         (DOES_NOT_ANSWER, {"DOCKER_HOST": "unix:///var/run/docker.sock"}, NONE_ANSWERS),
@@ -336,12 +336,12 @@ NONE_ANSWERS = "docker: no Docker engine answers; 'make docker' gets one\n"
     ],
 )
 def test_the_check_names_in_one_line_what_is_missing_and_how_to_get_it(
-    script: EngineScript, docker: str | None, environment: dict[str, str], told: str
+    script: EngineScript, docker: str | None, environment: dict[str, str], message: str
 ) -> None:
     if docker is not None:
         script.add("docker", docker)
     done = script.run("check", **environment)
-    assert (done.returncode, told in done.stderr, done.stderr.count("\n")) == (1, True, 1)
+    assert (done.returncode, message in done.stderr, done.stderr.count("\n")) == (1, True, 1)
 
 
 @pytest.mark.parametrize("command", ["check", "up"])

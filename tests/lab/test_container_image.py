@@ -87,23 +87,23 @@ def test_a_machine_s_image_has_the_packages_of_both_projects_and_no_others(
 def test_for_servers_pytorch_s_cpu_build_is_fetched_first_and_then_used(
     pip: Pip, clone: Clone
 ) -> None:
-    told: list[str] = []
-    prepare_wheels(clone, ("servers",), told.append, _ignore)
+    messages: list[str] = []
+    prepare_wheels(clone, ("servers",), messages.append, _ignore)
     requirements = (clone.root / "docker/wheels/servers/requirements.txt").read_text()
     assert "ray" in requirements
     alone, rest = pip.calls
     assert "lab/tools/torch_wheel.py" in alone
     assert rest[rest.index("--find-links") + 1] == alone[alone.index("--dest") + 1]
-    assert told == []
+    assert messages == []
 
 
 def test_without_a_cpu_build_the_plain_build_is_fetched_and_its_size_reported(
     pip: Pip, clone: Clone
 ) -> None:
     pip.has_cpu_build = False
-    told: list[str] = []
-    prepare_wheels(clone, FOLDERS, told.append, _ignore)
-    assert told == ["the plain build has 2.5 GB of CUDA libraries"]
+    messages: list[str] = []
+    prepare_wheels(clone, FOLDERS, messages.append, _ignore)
+    assert messages == ["the plain build has 2.5 GB of CUDA libraries"]
 
 
 def test_unreadable_project_files_are_a_lab_error(pip: Pip, clone: Clone) -> None:

@@ -212,8 +212,8 @@ def test_a_command_on_a_fresh_guest_says_that_the_lab_s_container_has_ended(
     engine.status = "exited"
     with machine_access.running_machine_or_new_guest("mine") as guest:
         assert str(guest) == "a guest"
-    told = capfd.readouterr().err
-    assert "mine: the lab's container lab_dram_1 (exited) doesn't run" in told
+    message = capfd.readouterr().err
+    assert "mine: the lab's container lab_dram_1 (exited) doesn't run" in message
     engine.container.labels[labels.TOPOLOGY] = "another"
     with machine_access.running_machine_or_new_guest("mine"):
         assert capfd.readouterr().err == "", "the container is another topology's"

@@ -63,10 +63,10 @@ def test_the_doctor_names_this_computer_s_media(monkeypatch: pytest.MonkeyPatch)
     }
     monkeypatch.setattr(doctor, "read_facts", lambda **_: facts)
     monkeypatch.setattr(host, "virtual_machine", lambda: None)
-    told = (
+    note = (
         "PMem regions: region0; CXL devices: none; nodes without CPUs: 1, 3; disks: can't be read"
     )
-    assert told in _notes("host")
+    assert note in _notes("host")
     assert "virtual machine" not in _notes("host")
     monkeypatch.setattr(host, "virtual_machine", lambda: "its vendor is QEMU")
     assert "measures DRAM alone" in _notes("host")
@@ -88,8 +88,8 @@ def test_a_missing_clone_is_reported_once(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setattr("pmemlab.machines.container.connection.connect", lambda: engine)
     monkeypatch.chdir(tmp_path)
     (found,) = (diagnosis for diagnosis in diagnose() if diagnosis.kind == "container")
-    told = [error.what for error in (*found.missing, *found.lacking)]
-    assert ["not inside a clone" in each for each in told].count(True) == 1, told
+    missing = [error.what for error in (*found.missing, *found.lacking)]
+    assert ["not inside a clone" in each for each in missing].count(True) == 1, missing
 
 
 def _notes(kind: str) -> str:
@@ -113,17 +113,17 @@ def test_too_little_memory_is_a_missing_requirement_of_guests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(capacity, "free_memory_bytes", lambda: GIB // 2)
-    told = [error.what for error in guest.requirements(load_topology("fsdax"))]
-    assert [what for what in told if "of free memory for fsdax: 0.5 GiB are free" in what]
+    missing = [error.what for error in guest.requirements(load_topology("fsdax"))]
+    assert [what for what in missing if "of free memory for fsdax: 0.5 GiB are free" in what]
 
 
 def test_too_little_disk_for_media_is_a_missing_requirement_of_guests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: _Usage(free=1 << 20))
-    told = guest.requirements(load_topology("fsdax"))
-    assert [error for error in told if "for the media of fsdax" in error.what]
-    assert "set TMPDIR" in told[-1].remedy
+    missing = guest.requirements(load_topology("fsdax"))
+    assert [error for error in missing if "for the media of fsdax" in error.what]
+    assert "set TMPDIR" in missing[-1].remedy
 
 
 def test_too_little_shared_memory_is_a_missing_requirement_of_processes(

@@ -35,9 +35,9 @@ time.sleep(600)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("given", ["mine.yaml", "test_mine.py"])
 def test_a_program_ends_with_pytest(tmp_path: Path, given: str, number: signal.Signals) -> None:
-    told = tmp_path / "told"
+    pid_file = tmp_path / "told"
     for name, text in {
-        "wait.py": PROGRAM.format(told=str(told)),
+        "wait.py": PROGRAM.format(told=str(pid_file)),
         "mine.yaml": SCENARIO,
         "test_mine.py": TEST,
         "pyproject.toml": SETTINGS,
@@ -45,9 +45,9 @@ def test_a_program_ends_with_pytest(tmp_path: Path, given: str, number: signal.S
         (tmp_path / name).write_text(text)
     command = [sys.executable, "-m", "pytest", given, "--pmemlab-machine", "process"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as runner:
-        wait_until(lambda: runner.poll() is not None or _is_whole(told))
+        wait_until(lambda: runner.poll() is not None or _is_whole(pid_file))
         assert runner.poll() is None, runner.communicate()[0]
-        pid = int(told.read_text().rstrip("."))
+        pid = int(pid_file.read_text().rstrip("."))
         runner.send_signal(number)
         output, _ = runner.communicate(timeout=LIMIT_S)
     wait_until(lambda: not is_running(pid))
@@ -58,5 +58,5 @@ def test_a_program_ends_with_pytest(tmp_path: Path, given: str, number: signal.S
         assert runner.returncode == pytest.ExitCode.INTERRUPTED
 
 
-def _is_whole(told: Path) -> bool:
-    return told.exists() and told.read_text().endswith(".")
+def _is_whole(pid_file: Path) -> bool:
+    return pid_file.exists() and pid_file.read_text().endswith(".")

@@ -167,8 +167,8 @@ def test_an_error_in_writing_the_output_ends_the_command(
     monkeypatch.setitem(streams._DESCRIPTORS, getattr(agent, stream.upper()), full)
     pid_file = tmp_path / "pid"
     script = f"echo $$ > {pid_file}; echo lost; echo lost >&2; exec sleep 60"
-    told = r"^the output can't be written: No space left on device$"
-    with attach(tmp_path) as link, pytest.raises(LabError, match=told):
+    message = r"^the output can't be written: No space left on device$"
+    with attach(tmp_path) as link, pytest.raises(LabError, match=message):
         streams.run_on_own_streams(lambda: link.spawn(["sh", "-c", script], {}), [])
     os.close(full)
     assert not fake_qemu.is_running(int(pid_file.read_text()))
@@ -326,7 +326,7 @@ def test_cp_copies_to_and_from_a_served_machine(source: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("argv", "told"),
+    ("argv", "message"),
     [
         (["machine", "cp", "a", "b"], "one of SOURCE and TARGET must be MACHINE:PATH"),
         (["machine", "cp", "dram:/a", "dram:/b"], "one of SOURCE and TARGET must be MACHINE:PATH"),
@@ -342,7 +342,7 @@ def test_cp_copies_to_and_from_a_served_machine(source: Path, tmp_path: Path) ->
     ],
 )
 def test_a_wrong_copy_argument_is_told_in_a_line(
-    argv: list[str], told: str, capfd: pytest.CaptureFixture[str]
+    argv: list[str], message: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(argv) in (2, 125)
-    assert told in capfd.readouterr().err
+    assert message in capfd.readouterr().err

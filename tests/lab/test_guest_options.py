@@ -71,8 +71,8 @@ def test_a_dry_run_prints_valid_shell_commands(
 
 
 def test_options_reach_qemu(topology: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    told = tmp_path / "told"
-    program = fake_qemu.program_that_logs_its_arguments(told)
+    arguments_file = tmp_path / "told"
+    program = fake_qemu.program_that_logs_its_arguments(arguments_file)
     fake_qemu.install(monkeypatch, tmp_path, program)
     argv = [
         "machine",
@@ -84,7 +84,7 @@ def test_options_reach_qemu(topology: str, monkeypatch: pytest.MonkeyPatch, tmp_
         "-device virtio-rng-pci",
     ]
     assert main([*argv, "--", "true"]) == 0
-    line = told.read_text().splitlines()
+    line = arguments_file.read_text().splitlines()
     assert line[line.index("-smp") + 1] == "2"
     assert line[-2:] == ["-device", "virtio-rng-pci"]
 
@@ -132,7 +132,7 @@ def test_without_qemu_arguments_a_fact_that_differs_refuses_the_guest(
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (["--cpus", "0"], "--cpus 0: must be 1 or more"),
         (["--share", "/no/such"], "--share /no/such: there is no such folder; make it first"),
@@ -144,10 +144,10 @@ def test_without_qemu_arguments_a_fact_that_differs_refuses_the_guest(
     ],
 )
 def test_a_wrong_option_is_told_before_anything_starts(
-    topology: str, options: list[str], told: str, capfd: pytest.CaptureFixture[str]
+    topology: str, options: list[str], message: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["machine", "exec", topology, *options, "--", "true"]) == 125
-    assert told in capfd.readouterr().err
+    assert message in capfd.readouterr().err
 
 
 def test_a_running_guest_cannot_be_changed(

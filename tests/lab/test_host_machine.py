@@ -91,10 +91,10 @@ def test_a_missing_path_is_refused_before_anything_runs(
     )
     with pytest.raises(LabError) as refused:
         open_host_machine(named)
-    said = str(refused.value)
-    assert f"(plain.yaml): {field}: {gone} is no folder" in said
-    assert "runs nothing of `provision`" in said
-    assert "Your own hardware" in said
+    message = str(refused.value)
+    assert f"(plain.yaml): {field}: {gone} is no folder" in message
+    assert "runs nothing of `provision`" in message
+    assert "Your own hardware" in message
     assert [*tmp_path.iterdir()] == []
 
 

@@ -26,10 +26,10 @@ time.sleep(600)
 def test_a_second_lease_waits_for_the_end_of_the_first(tmp_path: Path) -> None:
     first = Lease(tmp_path / "fsdax.lock")
     done = threading.Event()
-    told: list[str] = []
+    messages: list[str] = []
 
     def come_second() -> None:
-        Lease(tmp_path / "fsdax.lock", on_wait=told.append).end()
+        Lease(tmp_path / "fsdax.lock", on_wait=messages.append).end()
         done.set()
 
     second = threading.Thread(target=come_second)
@@ -38,7 +38,7 @@ def test_a_second_lease_waits_for_the_end_of_the_first(tmp_path: Path) -> None:
     first.end()
     assert done.wait(10)
     second.join()
-    assert told == [f"waits for process {os.getpid()}, which uses fsdax of the running lab"]
+    assert messages == [f"waits for process {os.getpid()}, which uses fsdax of the running lab"]
 
 
 def test_a_wait_that_is_too_long_is_an_error_that_names_the_holder(tmp_path: Path) -> None:

@@ -165,11 +165,11 @@ def test_the_minimum_size_in_the_error_is_sufficient(
     arguments = ("-o", str(tmp_path / "disk.yaml"), "--page-cache", "--seconds", "0.001")
     if find_target(str(tmp_path)).is_memory:
         pytest.skip("the temporary folder is in memory")
-    told = re.search(
+    minimum = re.search(
         r"must be (\d+K) or more", refused(capsys, str(tmp_path), *arguments, "--size", "32M")
     )
-    assert told
-    measured(capsys, str(tmp_path), *arguments, "--size", told[1])
+    assert minimum
+    measured(capsys, str(tmp_path), *arguments, "--size", minimum[1])
 
 
 def test_an_existing_file_is_overwritten_only_with_force(

@@ -130,15 +130,15 @@ def test_a_figure_without_neighbours_cannot_be_predicted(size_threads: tuple[int
 
 def test_a_paced_tier_is_not_faster_than_its_device() -> None:
     point = Point("optane-100-x1", 4096, 2)
-    told: list[str] = []
+    points: list[str] = []
     effort = Effort(seconds=0.05, repetitions=2, margin=5.0)
-    (compared,), left_out = compare_paced([point], effort, told.append)
+    (compared,), left_out = compare_paced([point], effort, points.append)
     device, published = without_point(load_device(point.device), 4096, 2)
     assert compared.truth == published
     # Each thread may end while it still owes less than the shortest sleep.
     assert 0 < compared.predicted < 1.2 * device.bandwidth_mb_per_s("load", "random", 4096, 2)
     assert left_out == []
-    assert told == [str(point)]
+    assert points == [str(point)]
 
 
 def test_a_point_that_cannot_be_predicted_is_named_as_left_out() -> None:

@@ -64,8 +64,8 @@ def test_the_lab_s_own_machines_stand_for_existing_devices() -> None:
     for name in topology_names():
         stands_for = load_topology(name).stands_for
         assert stands_for.dram, name
-        told = {*vars(stands_for).values()} - {""}
-        assert told <= set(device_names()), name
+        names = {*vars(stands_for).values()} - {""}
+        assert names <= set(device_names()), name
 
 
 def test_every_scenario_of_the_lab_has_devices_for_its_tiers_and_a_rated_workload() -> None:
@@ -135,8 +135,8 @@ def test_storage_types_that_touch_the_same_rows_share_a_run(runs: list[Any]) -> 
     ]
     model = RateModel(selected)
     rates = [model.rate(each, storage_type, ignore_step) for each, storage_type in selected]
-    told = [rate.devices for rate in rates if rate is not None]
-    assert told == [("optane-100-x6",)] * 2 + [("ddr4-2666-x6", "nvme-p4510")] * 4
+    devices = [rate.devices for rate in rates if rate is not None]
+    assert devices == [("optane-100-x6",)] * 2 + [("ddr4-2666-x6", "nvme-p4510")] * 4
     assert sorted(runs) == [("DRAM", ()), ("DRAM_LEVELDB", (4000,)), ("DRAM_SSDHASH", (4000,))]
 
 
@@ -248,8 +248,8 @@ def test_a_line_has_devices_rate_ratio_and_price() -> None:
     ]
 
     def line(storage_type: str, rate: ModelledRate) -> list[str]:
-        told = [replace(metric, storage_type=storage_type) for metric in worked]
-        rows = result_rows([*told, *rate_metrics(each, storage_type, rate, "abc")])
+        metrics = [replace(metric, storage_type=storage_type) for metric in worked]
+        rows = result_rows([*metrics, *rate_metrics(each, storage_type, rate, "abc")])
         text = tables(rows, width=150)
         assert text.startswith("works; samples/s are modelled")
         assert "231" not in text

@@ -189,10 +189,10 @@ def test_a_program_without_expectations_ran_but_is_not_said_to_work(tmp_path: Pa
     (rate,) = (metric for metric in session.metrics if metric.name == "samples_per_s")
     assert (rate.value, rate.kind) == (200, "functional-only")
     assert rate.not_judged == (PLACES, RESULTS)
-    told = session.tables(100)
-    assert "ran; whether they work is not judged" in told
-    assert "where rows lie and what was learnt" in told
-    assert "works" not in told
+    text = session.tables(100)
+    assert "ran; whether they work is not judged" in text
+    assert "where rows lie and what was learnt" in text
+    assert "works" not in text
 
 
 @pytest.mark.parametrize(

@@ -109,10 +109,10 @@ def test_the_error_names_every_fact_that_does_not_hold() -> None:
         ("disks", "unreadable"),
         ("mount.map_sync", "absent"),
     ]
-    told = str(caught.value)
-    assert "nodes: expected [0], found [0, 1]" in told
-    assert "regions.2.node: expected 0, there is none: regions has 2 items" in told
-    assert "disks: expected [], could not be read: lsblk: no such program" in told
+    message = str(caught.value)
+    assert "nodes: expected [0], found [0, 1]" in message
+    assert "regions.2.node: expected 0, there is none: regions has 2 items" in message
+    assert "disks: expected [], could not be read: lsblk: no such program" in message
 
 
 def test_a_demand_for_null_never_holds() -> None:
@@ -177,8 +177,8 @@ def test_a_failed_program_is_given_as_the_reason_with_its_message(
     assert not {"regions", "dimms"} & set(facts)
     for name in ("regions", "dimms"):
         assert "ended with status 3: no access to the bus" in _unreadable(facts)[name]
-    told = str(mismatches(_demanding(regions__0__modes=["fsdax"]), facts)[0])
-    assert "regions.0.modes: expected ['fsdax'], could not be read: ndctl list" in told
+    message = str(mismatches(_demanding(regions__0__modes=["fsdax"]), facts)[0])
+    assert "regions.0.modes: expected ['fsdax'], could not be read: ndctl list" in message
 
 
 def test_a_missing_program_is_given_as_the_reason(
@@ -310,8 +310,8 @@ def test_a_child_that_dies_while_it_calls_memkind_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pmem_facts, "_memkind_nodes", lambda: os.kill(os.getpid(), 9))
-    told = _unreadable(read_facts(None, memkind=True))["memkind.page_nodes"]
-    assert told == "the process that asked memkind died"
+    reason = _unreadable(read_facts(None, memkind=True))["memkind.page_nodes"]
+    assert reason == "the process that asked memkind died"
 
 
 def test_memkind_is_called_from_the_cpus_of_each_node_in_turn(

@@ -50,12 +50,12 @@ def kind_of(
     )
     outcome = Outcome(Result(0, "", ""), scenario.topology, machine, accelerator, facts, facts)
     stats = {"hits": 0, "misses": 0, "tiers": []}
-    told = {
+    document = {
         **{SAMPLES_PER_S: 9.0, "auc": None, "loss": 0.5},
         "tables": [{"name": "table", "stats": stats, "tiers": list(tiers)}],
         **run,
     }
-    metrics = run_metrics(scenario, storage_type, outcome, told, "commit")
+    metrics = run_metrics(scenario, storage_type, outcome, document, "commit")
     return next(metric.kind for metric in metrics if metric.name == SAMPLES_PER_S)
 
 

@@ -173,10 +173,10 @@ def test_a_screen_reader_gets_each_figure_once_and_its_numbers_as_tables(
     browser: Browser, page: Path
 ) -> None:
     browser.open(page, DESK)
-    told = browser.accessibility_names("image")
-    assert len(told) == FIGURES
-    assert all(len(sentence) > 40 for sentence in told)
-    assert "the longest is DRAM on this computer with 14,820 (measured)" in told[0]
+    names = browser.accessibility_names("image")
+    assert len(names) == FIGURES
+    assert all(len(sentence) > 40 for sentence in names)
+    assert "the longest is DRAM on this computer with 14,820 (measured)" in names[0]
     browser.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
     tables = browser.accessibility_names("table")
     assert len(tables) >= FIGURES

@@ -285,9 +285,9 @@ def test_the_command_writes_the_page_and_names_it(
     (tmp_path / "other.json").write_text("{}")
     page = tmp_path / "page.html"
     assert main(["report", str(tmp_path), "-o", str(page)]) == 0
-    said = capsys.readouterr()
-    assert said.out == f"written: {page}\n"
-    assert "other.json: is no document" in said.err
+    captured = capsys.readouterr()
+    assert captured.out == f"written: {page}\n"
+    assert "other.json: is no document" in captured.err
     assert page.read_text().startswith("<!DOCTYPE html>")
     assert main(["report", str(tmp_path)]) == 0
     assert (tmp_path / "report.html").exists()

@@ -18,8 +18,8 @@ from pmemlab.topology import Requirements, load_topology
 _DEMANDING = replace(fake_qemu.THIS_COMPUTER, requires=Requirements(qemu="8.2", kernel="6.5"))
 
 
-def _qemu(folder: Path, says: str, status: int = 0) -> str:
-    return fake_qemu.qemu_of(folder, f"echo '{says}'\nexit {status}")
+def _qemu(folder: Path, output: str, status: int = 0) -> str:
+    return fake_qemu.qemu_of(folder, f"echo '{output}'\nexit {status}")
 
 
 @pytest.mark.parametrize("version", ["8.2", "8.2.0", "8.10.1", "10.0.2 (Debian 1:10.0.2+ds-2)"])
@@ -56,12 +56,12 @@ def test_a_topology_without_requirements_does_not_run_qemu() -> None:
     assert unmet_requirements(fake_qemu.THIS_COMPUTER, "/no/such/qemu", "2.6") == []
 
 
-@pytest.mark.parametrize(("says", "status"), [("no words", 0), ("emulator version 9.0", 1)])
+@pytest.mark.parametrize(("output", "status"), [("no words", 0), ("emulator version 9.0", 1)])
 def test_a_qemu_that_does_not_say_its_version_is_an_error(
-    tmp_path: Path, says: str, status: int
+    tmp_path: Path, output: str, status: int
 ) -> None:
-    with pytest.raises(LabError, match=f"--version: {says}"):
-        qemu_version(_qemu(tmp_path, says, status))
+    with pytest.raises(LabError, match=f"--version: {output}"):
+        qemu_version(_qemu(tmp_path, output, status))
 
 
 def test_a_guest_whose_requirements_are_unmet_is_not_started(

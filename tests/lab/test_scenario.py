@@ -354,12 +354,12 @@ def test_neither_a_scenario_nor_its_workload_can_set_an_environment(
     tmp_path: Path, where: str
 ) -> None:
     environment = "environment: {PMEM_IS_PMEM_FORCE: '1'}"
-    said = {
+    field_text = {
         "scenario": f"{environment}\n",
         "workload": f"workload: {{{environment}}}\n",
     }[where]
     with pytest.raises(ScenarioError, match="environment: is no field here"):
-        load(tmp_path, SCENARIO + said)
+        load(tmp_path, SCENARIO + field_text)
 
 
 SAVED_ON = "saved_on: {topology: lab-fsdax.yaml, storage_type: PMEM_LIBPMEM, batches: 4}\n"

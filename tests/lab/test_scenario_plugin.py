@@ -443,8 +443,8 @@ def test_replaced_media_are_listed_once_for_all_topologies(
     lab.add("a", topology="one", storage_types="[DRAM, PMEM_MEMKIND]")
     lab.add("b", topology="two")
     result = lab.run(machine="process")
-    told = [line for line in result.outlines if replaced in line]
-    assert told == [f"replaced by the process machine: {replaced} (one, two)"]
+    lines = [line for line in result.outlines if replaced in line]
+    assert lines == [f"replaced by the process machine: {replaced} (one, two)"]
 
 
 def test_a_run_on_the_host_says_why_its_rate_is_not_measured(
@@ -453,8 +453,8 @@ def test_a_run_on_the_host_says_why_its_rate_is_not_measured(
     monkeypatch.setattr(FakeMachine, "accelerator", "none")
     lab.add("numa", storage_types="[PMEM_MEMKIND]")
     for machine, times in (("host", 1), ("process", 0)):
-        said = lab.run(machine=machine).outlines
-        why = [line for line in said if "no rate: numa on PMEM_MEMKIND: of tier" in line]
+        lines = lab.run(machine=machine).outlines
+        why = [line for line in lines if "no rate: numa on PMEM_MEMKIND: of tier" in line]
         assert len(why) == times
 
 

@@ -96,7 +96,7 @@ def test_each_wrong_field_is_named_with_its_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "mine.yaml: the file: is empty, and must be a mapping of fields"),
         ("- 1\n", "mine.yaml:1: the file: must be a mapping of fields, not [1]"),
@@ -120,9 +120,9 @@ def test_each_wrong_field_is_named_with_its_line(tmp_path: Path) -> None:
         ("- " * 100_000, "mine.yaml:1: not YAML: "),
     ],
 )
-def test_an_error_is_one_line(tmp_path: Path, text: str, said: str) -> None:
+def test_an_error_is_one_line(tmp_path: Path, text: str, message: str) -> None:
     message = refused(tmp_path, text)
-    assert message.startswith(said)
+    assert message.startswith(message)
     assert "\n" not in message
 
 

@@ -267,9 +267,11 @@ def test_a_folder_declared_as_persistent_memory_needs_a_proof_of_it(tmp_path: Pa
         path = _written(tmp_path, **_proved_by(rest))
         with pytest.raises(TopologyError) as caught:
             load_topology(path)
-        said = str(caught.value)
-        assert said.startswith(f"{path}:3: proof: must show that /mnt/pmem0 is on persistent memo")
-        assert [fact for fact in _DAX if f"{fact}:" in said] == [name]
+        message = str(caught.value)
+        assert message.startswith(
+            f"{path}:3: proof: must show that /mnt/pmem0 is on persistent memo"
+        )
+        assert [fact for fact in _DAX if f"{fact}:" in message] == [name]
 
 
 @pytest.mark.parametrize(

@@ -29,14 +29,14 @@ def train_and_save(medium: Path) -> None:
 
 def check_saves(medium: Path, output: str) -> None:
     """Checks that a restore finds the last save that was reported, or a later one, bit for bit."""
-    told = max((int(line.split()[-1]) for line in output.splitlines()), default=0)
+    reported = max((int(line.split()[-1]) for line in output.splitlines()), default=0)
     with make(es.StorageOption()) as variable:
-        if told == 0 and not any((medium / "saves").glob("save-*")):
+        if reported == 0 and not any((medium / "saves").glob("save-*")):
             return
-        increments = [medium / "increment"] if told > STEPS_A_CHECKPOINT * SAVES else []
+        increments = [medium / "increment"] if reported > STEPS_A_CHECKPOINT * SAVES else []
         step = es.restore(medium / "saves", [variable], increments)
-        if step < told:
-            raise AssertionError(f"step {told} was saved, and step {step} is the newest")
+        if step < reported:
+            raise AssertionError(f"step {reported} was saved, and step {step} is the newest")
         if contents(variable) != uninterrupted()[step]:
             raise AssertionError(f"the rows aren't those of step {step}")
 
@@ -65,13 +65,13 @@ def save_large(medium: Path) -> None:
 
 
 def check_large(medium: Path, output: str) -> None:
-    told = max((int(line.split()[-1]) for line in output.splitlines()), default=0)
+    reported = max((int(line.split()[-1]) for line in output.splitlines()), default=0)
     with _large() as variable, _large() as wanted:
-        if told == 0 and not any((medium / "saves").glob("save-*")):
+        if reported == 0 and not any((medium / "saves").glob("save-*")):
             return
         step = es.restore(medium / "saves", [variable])
-        if step < told:
-            raise AssertionError(f"step {told} was saved, and step {step} is the newest")
+        if step < reported:
+            raise AssertionError(f"step {reported} was saved, and step {step} is the newest")
         for _ in range(step):
             _train_large(wanted)
         for name, values in wanted.export().items():

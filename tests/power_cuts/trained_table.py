@@ -149,8 +149,8 @@ def check(medium: Path, output: str, storage_type: es.StorageType = DRAM_PMEM) -
 
 
 def _check_newest(variable: es.EmbeddingVariable, medium: Path, output: str) -> int:
-    told = [int(line.split()[-1]) for line in output.splitlines() if line.startswith("durable")]
+    reported = [int(line.split()[-1]) for line in output.splitlines() if line.startswith("durable")]
     step = restore(variable, medium / "checkpoints")
-    if step < max(told, default=0):
-        raise AssertionError(f"step {max(told)} was durable, and step {step} is the newest")
+    if step < max(reported, default=0):
+        raise AssertionError(f"step {max(reported)} was durable, and step {step} is the newest")
     return step

@@ -61,11 +61,13 @@ def test_it_fails_if_a_recovery_fails_and_prints_the_replay(
     powercut: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert powercut("append_forgets", "--tries", "40") == 1
-    told = capsys.readouterr().out
-    assert re.search(r"\d+ of 40 power cuts failed; 19 cut points, 4 distinct by call stack", told)
-    assert re.search(r"record \d+ of \d+ is damaged", told)
-    assert re.search(r"pmem_drain in append.c:\d+ (append|main)", told)
-    assert re.search(r"-m powercut --at \d+ --seed \d+ ", told)
+    output = capsys.readouterr().out
+    assert re.search(
+        r"\d+ of 40 power cuts failed; 19 cut points, 4 distinct by call stack", output
+    )
+    assert re.search(r"record \d+ of \d+ is damaged", output)
+    assert re.search(r"pmem_drain in append.c:\d+ (append|main)", output)
+    assert re.search(r"-m powercut --at \d+ --seed \d+ ", output)
     assert list(tmp_path.iterdir()) == [], "a medium was left"
 
 
@@ -103,7 +105,7 @@ def test_rounds_continue_on_one_medium(powercut: Run, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ([], "give the program after `--`"),
         (["--", "true"], "give --recover COMMAND"),
@@ -146,10 +148,10 @@ def test_rounds_continue_on_one_medium(powercut: Run, capsys: pytest.CaptureFixt
     ],
 )
 def test_impossible_requests_are_errors_with_a_reason(
-    capsys: pytest.CaptureFixture[str], options: list[str], told: str
+    capsys: pytest.CaptureFixture[str], options: list[str], message: str
 ) -> None:
     assert main(options) == 2
-    assert told in " ".join(capsys.readouterr().err.split())
+    assert message in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_program_runs_in_the_user_s_folder_whatever_modules_are_there(
@@ -161,14 +163,14 @@ def test_a_program_runs_in_the_user_s_folder_whatever_modules_are_there(
 
 
 @pytest.mark.parametrize(
-    ("command", "told"),
+    ("command", "message"),
     [
         (["{program}", "{medium}/log"], "/static: is statically linked"),
         (["sh", "-c", "touch {medium}/x; {program} {medium}/log"], "/medium/log: was changed in"),
     ],
 )
 def test_a_statically_linked_program_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str], told: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str], message: str
 ) -> None:
     source, program = tmp_path / "static.c", tmp_path / "static"
     source.write_text(
@@ -177,11 +179,11 @@ def test_a_statically_linked_program_is_refused(
     compiled(source, tmp_path, "-static", library="")
     words = [word.replace("{program}", str(program)) for word in command]
     assert main(["--list", "--", *words]) == 2
-    assert told in " ".join(capsys.readouterr().err.split())
+    assert message in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (["--timeout", "x"], "argument --timeout: invalid float value: 'x'"),
         (["--tries", "x"], "argument --tries: x: must be a number of 1 or more"),
@@ -189,11 +191,11 @@ def test_a_statically_linked_program_is_refused(
     ],
 )
 def test_invalid_numbers_are_refused(
-    capsys: pytest.CaptureFixture[str], options: list[str], told: str
+    capsys: pytest.CaptureFixture[str], options: list[str], message: str
 ) -> None:
     with pytest.raises(SystemExit):
         main([*options, "--", "true"])
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -215,7 +217,7 @@ def test_the_fixture_refuses_what_the_command_does(
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (["--every", "--at", "1"], "argument --at: not allowed with argument --every"),
         (["--at", "1", "--moments", "3"], "argument --moments: not allowed with argument --at"),
@@ -228,7 +230,7 @@ def test_the_fixture_refuses_what_the_command_does(
     ],
 )
 def test_options_without_an_effect_together_are_refused(
-    powercut: Run, capsys: pytest.CaptureFixture[str], options: list[str], told: str
+    powercut: Run, capsys: pytest.CaptureFixture[str], options: list[str], message: str
 ) -> None:
     """Otherwise `--every --at 1` would try one point, and say that all recovered."""
     try:
@@ -236,7 +238,7 @@ def test_options_without_an_effect_together_are_refused(
     except SystemExit as end:
         status = int(end.code or 0)
     assert status == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_more_tries_than_memory_holds_are_made_one_by_one() -> None:
@@ -292,8 +294,10 @@ def test_an_unusable_cache_folder_is_named(
         for folder in ("/proc", "/proc/none"):
             monkeypatch.setenv("POWERCUT_CACHE", folder)
             assert main(["--list", "--", "/bin/true"]) == 2
-            told = f"powercut: cache folder {folder}: No such file or directory; set POWERCUT_CACHE"
-            assert told in capsys.readouterr().err
+            message = (
+                f"powercut: cache folder {folder}: No such file or directory; set POWERCUT_CACHE"
+            )
+            assert message in capsys.readouterr().err
     finally:
         library_module.library.cache_clear()
 
@@ -465,9 +469,9 @@ def test_a_test_with_the_fixture_fails_with_commands_that_replay(
     result = run_test("pass")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*of 10 power cuts failed*"])
-    told = result.stdout.str()
-    assert "AssertionError: it is lost" in told
-    replay = re.search(r"^E?\s*(PYTHONPATH=\S+ \S+ -m powercut --at .*)$", told, re.MULTILINE)
+    output = result.stdout.str()
+    assert "AssertionError: it is lost" in output
+    replay = re.search(r"^E?\s*(PYTHONPATH=\S+ \S+ -m powercut --at .*)$", output, re.MULTILINE)
     assert replay is not None
     assert "call_function" in replay.group(1)
 

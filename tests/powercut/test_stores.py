@@ -180,11 +180,11 @@ def record_of(programs: Path, old_words: Path, case: str) -> Record:
 def test_useless_work_is_counted_exactly(programs: Path, old_words: Path) -> None:
     record = record_of(programs, old_words, "useless")
     text = (Path(__file__).parent / "powercut_programs" / "cases.c").read_text().splitlines()
-    told = {}
+    counts = {}
     for use in record.uses:
         line = int(short_stack(use.frames).split("cases.c:")[1].split()[0].rstrip())
-        told[text[line - 1].strip(), use.what] = (use.useless_calls, use.lines, use.clean_lines)
-    assert {key: value for key, value in told.items() if value[0]} == {
+        counts[text[line - 1].strip(), use.what] = (use.useless_calls, use.lines, use.clean_lines)
+    assert {key: value for key, value in counts.items() if value[0]} == {
         ("pmem_persist((void*)words, LINE);  /* a useless flush, a useless drain */", "flush"): (
             1,
             1,
@@ -199,7 +199,7 @@ def test_useless_work_is_counted_exactly(programs: Path, old_words: Path) -> Non
         ("pmem_drain();                      /* a useless drain */", "drain"): (1, 0, 0),
     }
     half = "pmem_flush((void*)words, 2 * LINE); /* of two lines, one is clean */"
-    assert told[half, "flush"] == (0, 2, 1)
+    assert counts[half, "flush"] == (0, 2, 1)
 
 
 # --- The example: a log that forgets a flush, and its correct twin.

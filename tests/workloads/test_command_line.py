@@ -18,7 +18,7 @@ COMMAND = (sys.executable, "-m", "pmemlab.workloads.tables")
 
 
 @pytest.mark.parametrize(
-    ("failure", "status", "told"),
+    ("failure", "status", "message"),
     [
         (DataError("no data"), 2, "mine: no data\n"),
         (InvalidArgumentError("no option"), 2, "mine: no option\n"),
@@ -31,13 +31,13 @@ COMMAND = (sys.executable, "-m", "pmemlab.workloads.tables")
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
 )
 def test_a_command_that_fails_says_why_in_a_line(
-    failure: BaseException, status: int, told: str, capsys: pytest.CaptureFixture[str]
+    failure: BaseException, status: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def work(_: object) -> None:
         raise failure
 
     assert run_command(new_parser("benchmarks.mine", ""), [], work) == status
-    assert capsys.readouterr().err == told
+    assert capsys.readouterr().err == message
 
 
 @pytest.mark.parametrize("option", ["--rows", "--steps", "--cold-lookups", "--seed"])

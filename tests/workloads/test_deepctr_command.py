@@ -71,7 +71,7 @@ def test_criteos_own_rows_are_trained_on(capsys: pytest.CaptureFixture[str], nam
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ([], "--data is missing"),
         (["--data", "/nowhere/rows"], "--data: /nowhere/rows: can't be read"),
@@ -119,9 +119,9 @@ def test_criteos_own_rows_are_trained_on(capsys: pytest.CaptureFixture[str], nam
     ],
 )
 def test_bad_arguments_are_named(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    assert said in complaint(capsys, *arguments)
+    assert message in complaint(capsys, *arguments)
 
 
 def test_more_held_out_rows_than_memory_has_are_named(

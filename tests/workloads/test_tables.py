@@ -121,7 +121,7 @@ def test_a_run_resumes_from_an_earlier_runs_saves(
     whole = run(capsys)["run"]
     keeping = ["--kept-in", str(tmp_path / "kept"), "--keep-every", "5"]
     assert tables.main([*SMALL, "--stop-after", "13", *keeping]) == 0
-    assert [step for step in map(parse_saved_step, told(capsys)) if step] == [5, 10]
+    assert [step for step in map(parse_saved_step, stderr_lines(capsys)) if step] == [5, 10]
     assert tables.main([*SMALL, "--json", *keeping]) == 0
     captured = capsys.readouterr()
     assert [line.step for line in map(parse_resumed, captured.err.splitlines()) if line] == [10]
@@ -140,9 +140,9 @@ def test_a_run_reports_the_number_of_saves_in_its_timed_steps(
     keeping = ["--kept-in", str(tmp_path / "kept"), "--keep-every", "1", "--json"]
     assert tables.main([*SMALL, *keeping]) == 0
     captured = capsys.readouterr()
-    told = [step for step in map(parse_saved_step, captured.err.splitlines()) if step]
+    saved_steps = [step for step in map(parse_saved_step, captured.err.splitlines()) if step]
     saves = json.loads(captured.out)["run"]["saves"]
-    assert 0 < saves < len(told) <= timed  # saves before the skewed batches aren't timed
+    assert 0 < saves < len(saved_steps) <= timed  # saves before the skewed batches aren't timed
 
 
 def test_a_damaged_save_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_two_saves_to_resume_from_are_refused(capsys: pytest.CaptureFixture[str]
     assert "--kept-in" in refusal_of(tables.main, capsys, *SMALL, *both)
 
 
-def told(capsys: pytest.CaptureFixture[str]) -> list[str]:
+def stderr_lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return capsys.readouterr().err.splitlines()
 
 
