@@ -37,7 +37,7 @@ def _node() -> NodeTarget:
 
 def main() -> None:
     os.sched_setaffinity(0, _node().cpus)
-    taken = _fill_node()
+    held_memory = _fill_node()
     storage = es.StorageOption("dram_pmem", storage_size=["16M", "32M"])
     option = es.EmbeddingVariableOption(storage_option=storage)
     optimizer = es.optimizers.Adagrad(0.05)
@@ -49,7 +49,7 @@ def main() -> None:
         for _ in range(3):
             table.lookup(np.arange(_BATCH_IDS))  # rows move between the tiers, too
         print_run([table], losses=[], samples=_ROWS, seconds=time.perf_counter() - began)
-    del taken
+    del held_memory
 
 
 if __name__ == "__main__":

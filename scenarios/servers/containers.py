@@ -97,7 +97,7 @@ class Program:
         """Returns the exit status. Raises `subprocess.TimeoutExpired`, and lets it run on."""
         return self.process.wait(timeout)
 
-    def said(self) -> str:
+    def output_text(self) -> str:
         return self.output.read_text(errors="replace")[-6000:]
 
 
@@ -109,7 +109,7 @@ class Containers:
         self.head = services[HEAD]
         self.servers = [ServerContainer(services[name]) for name in services if name != HEAD]
 
-    def put(self, files: Iterable[Path]) -> None:
+    def copy_programs(self, files: Iterable[Path]) -> None:
         """Copies programs, and the modules that they import, into the head's container."""
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w") as archive:
@@ -119,7 +119,7 @@ class Containers:
 
     @contextlib.contextmanager
     def running(self, program: str, folder: str) -> Iterator[Program]:
-        """Yields a program copied by `put`, running with a folder shared by all containers."""
+        """Yields a program copied by `copy_programs`, with a folder that all containers share."""
         path = f"{_SHARED}/{folder}"
         assert self.head.exec_run(["mkdir", path]).exit_code == 0
         own = ["env", f"RAY_ADDRESS={HEAD_ADDRESS}", "python", f"{_PROGRAMS}/{program}", path]
@@ -135,7 +135,7 @@ class Containers:
         ):
             yield Program(process, Path(output.name))
 
-    def has(self, file: str) -> bool:
+    def has_shared_file(self, file: str) -> bool:
         """Returns whether the shared folder has the file."""
         return self.head.exec_run(["test", "-e", f"{_SHARED}/{file}"]).exit_code == 0
 
@@ -154,9 +154,9 @@ class Containers:
             environment={"RAY_ADDRESS": HEAD_ADDRESS},
             demux=True,
         )
-        told, said = done.output
-        assert done.exit_code == 0, said
-        found: list[Shard] = json.loads(told)["shards"]
+        stdout, stderr = done.output
+        assert done.exit_code == 0, stderr
+        found: list[Shard] = json.loads(stdout)["shards"]
         return found
 
     def networks(self) -> list[Any]:
@@ -193,9 +193,9 @@ def wait_for(program: Program, is_so: Callable[[], bool], within_s: float) -> No
         try:
             status = program.wait(timeout=0.2)
         except subprocess.TimeoutExpired:
-            assert time.monotonic() < deadline, f"after {within_s:g} s: {program.said()}"
+            assert time.monotonic() < deadline, f"after {within_s:g} s: {program.output_text()}"
         else:
-            pytest.fail(f"it ended with status {status}: {program.said()}")
+            pytest.fail(f"it ended with status {status}: {program.output_text()}")
 
 
 def start_again(server: ServerContainer) -> None:

@@ -42,25 +42,28 @@ def assert_rows_lie_in_pmem(
     resident bytes as the shard reports in PMem; that each server has some; and that all are there.
     """
     rows_in_pmem = [0] * len(servers)
-    shard_count = 0
+    reported_rows = 0
     for shard in shards:
         process, tiers = shard["process_id"], shard["status"]["tiers"]
-        of = [number for number, server in enumerate(servers) if server.runs(shard)]
-        assert len(of) == 1, f"the shard of process {process} is of {len(of)} servers with PMem"
-        server = servers[of[0]]
+        owners = [number for number, server in enumerate(servers) if server.runs(shard)]
+        assert len(owners) == 1, (
+            f"the shard of process {process} is of {len(owners)} servers with PMem"
+        )
+        server = servers[owners[0]]
         in_pmem = [tier for tier in tiers if tier["kind"].startswith("PMEM")]
         assert in_pmem, f"the shard of process {process} has no tier in PMem"
-        needed = sum(tier["bytes"] for tier in in_pmem)
-        found = _resident_bytes(server.smaps(process), server.pmem)
-        assert found >= needed, (
-            f"the shard of process {process} says to have {needed} bytes in {server.pmem}, and the "
-            f"kernel has {found} of its pages there"
+        reported_bytes = sum(tier["bytes"] for tier in in_pmem)
+        resident_bytes = _resident_bytes(server.smaps(process), server.pmem)
+        assert resident_bytes >= reported_bytes, (
+            f"the shard of process {process} says to have {reported_bytes} bytes in "
+            f"{server.pmem}, and the "
+            f"kernel has {resident_bytes} of its pages there"
         )
-        rows_in_pmem[of[0]] += sum(tier["rows"] for tier in in_pmem)
-        shard_count += sum(tier["rows"] for tier in tiers)
+        rows_in_pmem[owners[0]] += sum(tier["rows"] for tier in in_pmem)
+        reported_rows += sum(tier["rows"] for tier in tiers)
     empty = [str(server.pmem) for server, n in zip(servers, rows_in_pmem, strict=True) if not n]
     assert not empty, f"no row lies in {', '.join(empty)}"
-    assert shard_count == rows, f"the shards have {shard_count} rows of {rows}"
+    assert reported_rows == rows, f"the shards have {reported_rows} rows of {rows}"
 
 
 def _resident_bytes(smaps: str, folder: Path) -> int:

@@ -43,7 +43,7 @@ import embstore as es
 folder = Path(sys.argv[1])
 with es.get_embedding_variable("items", 8, optimizer=es.optimizers.SGD(0.1), shards=2) as items:
     items.apply_gradients(np.arange(1000), np.ones((1000, 8), np.float32))
-    (folder / "told.json").write_text("{}")
+    (folder / "report.json").write_text("{}")
     while not (folder / "seen").exists():
         time.sleep(0.05)
 """
@@ -93,7 +93,7 @@ def cluster() -> Iterator[Cluster]:
 class Trained:
     """The program's report of its shards, and the report of `status` at that time."""
 
-    told: dict[str, Any]
+    report: dict[str, Any]
     shards: list[dict[str, Any]]
     servers: list[ServerProcesses]
 
@@ -106,24 +106,24 @@ def trained(cluster: Cluster, folder: Path, *program: str) -> Iterator[Trained]:
         "RAY_ADDRESS": cluster.head.address,
         "RAY_TMPDIR": str(cluster.folder),
     }
-    with (folder / "said").open("w") as said:
+    with (folder / "output").open("w") as output:
         process = subprocess.Popen(
             [sys.executable, *program, str(folder)],
             env=environment,
-            stdout=said,
-            stderr=said,
+            stdout=output,
+            stderr=output,
         )
     try:
         deadline = time.monotonic() + _TRAINED_WITHIN_S
-        while not (folder / "told.json").exists():
-            assert process.poll() is None, (folder / "said").read_text()
-            assert time.monotonic() < deadline, (folder / "said").read_text()
+        while not (folder / "report.json").exists():
+            assert process.poll() is None, (folder / "output").read_text()
+            assert time.monotonic() < deadline, (folder / "output").read_text()
             time.sleep(0.05)
-        seen = status(cluster.folder, cluster.head.address)
-        report = json.loads((folder / "told.json").read_text())
-        yield Trained(report, seen["shards"], cluster.servers())
+        job_status = status(cluster.folder, cluster.head.address)
+        report = json.loads((folder / "report.json").read_text())
+        yield Trained(report, job_status["shards"], cluster.servers())
         (folder / "seen").touch()
-        assert process.wait(timeout=120) == 0, (folder / "said").read_text()
+        assert process.wait(timeout=120) == 0, (folder / "output").read_text()
     finally:
         process.kill()
         process.wait()
@@ -138,7 +138,9 @@ def test_rows_and_weights_are_those_of_one_process_and_lie_in_each_servers_pmem(
             run.servers, run.shards, sum(len(of["keys"]) for of in rows.values())
         )
         one, other = run.servers
-        assert not {*run.told["workers"]} & {*one.processes, *other.processes}, "workers elsewhere"
+        assert not {*run.report["workers"]} & {*one.processes, *other.processes}, (
+            "workers elsewhere"
+        )
         swapped = [
             dataclasses.replace(one, pmem=other.pmem),
             dataclasses.replace(other, pmem=one.pmem),

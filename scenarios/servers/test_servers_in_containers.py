@@ -36,7 +36,7 @@ _SECOND_CHECKPOINT = 2 * job_training.EVERY  # exists before the test interferes
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     with containers.containers() as cluster:
-        cluster.put(_PROGRAMS)
+        cluster.copy_programs(_PROGRAMS)
         yield cluster
 
 
@@ -52,7 +52,9 @@ def test_rows_come_over_the_network_are_those_of_one_process_and_lie_in_each_ser
 ) -> None:
     received_before = sum(server.received_bytes() for server in cluster.servers)
     with cluster.running("train_on_servers.py", "deepfm") as program:
-        containers.wait_for(program, lambda: cluster.has("deepfm/told.json"), _TRAINED_WITHIN_S)
+        containers.wait_for(
+            program, lambda: cluster.has_shared_file("deepfm/report.json"), _TRAINED_WITHIN_S
+        )
         shards = cluster.shards()
         cluster.fetch("deepfm", tmp_path)
         rows = [np.load(tmp_path / f"deepfm/{name}.npz")["keys"].size for name in deepfm.TABLES]
@@ -61,13 +63,13 @@ def test_rows_come_over_the_network_are_those_of_one_process_and_lie_in_each_ser
             assert server.file_system(server.pmem) == "tmpfs", "a mount of its own"
             assert server.file_system(Path("/srv")) is None, "and a folder is told from one"
         cluster.touch("deepfm/seen")
-        assert program.wait(60) == 0, program.said()
+        assert program.wait(60) == 0, program.output_text()
     received = sum(server.received_bytes() for server in cluster.servers) - received_before
     assert received > _pushed_bytes(), "gradients have come by another way"
     trained_here.assert_trained_as_here(tmp_path / "deepfm")
 
 
-def _pull_its_cable(server: Any, network: Any) -> Callable[[], None]:
+def _disconnect(server: Any, network: Any) -> Callable[[], None]:
     network.disconnect(server.container)
 
     def mend() -> None:
@@ -78,14 +80,12 @@ def _pull_its_cable(server: Any, network: Any) -> Callable[[], None]:
     return mend
 
 
-def _turn_it_off(server: Any, _network: Any) -> Callable[[], None]:
+def _power_off(server: Any, _network: Any) -> Callable[[], None]:
     server.container.kill()
     return lambda: containers.start_again(server)
 
 
-@pytest.mark.parametrize(
-    "happens", [pytest.param(_pull_its_cable, marks=pytest.mark.long), _turn_it_off]
-)
+@pytest.mark.parametrize("happens", [pytest.param(_disconnect, marks=pytest.mark.long), _power_off])
 def test_a_job_goes_on_without_a_server_and_ends_with_the_same_rows(
     cluster: Any, tmp_path: Path, happens: Callable[[Any, Any], Callable[[], None]]
 ) -> None:
@@ -95,7 +95,7 @@ def test_a_job_goes_on_without_a_server_and_ends_with_the_same_rows(
     with cluster.running("job_on_servers.py", folder) as program:
         containers.wait_for(
             program,
-            lambda: cluster.has(f"{folder}/checkpoints/step-{_SECOND_CHECKPOINT:012}"),
+            lambda: cluster.has_shared_file(f"{folder}/checkpoints/step-{_SECOND_CHECKPOINT:012}"),
             _TRAINED_WITHIN_S,
         )
         mend = happens(cluster.servers[0], network)
@@ -103,8 +103,8 @@ def test_a_job_goes_on_without_a_server_and_ends_with_the_same_rows(
             status = program.wait(_TRAINED_WITHIN_S)
         finally:
             mend()
-        assert status == 0, program.said()
-        assert "all workers start again from step" in program.said()
+        assert status == 0, program.output_text()
+        assert "all workers start again from step" in program.output_text()
     cluster.fetch(folder, tmp_path)
     assert_same(dict(np.load(tmp_path / folder / "result.npz")), wanted)
 

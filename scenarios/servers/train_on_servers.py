@@ -2,7 +2,7 @@
 
     python train_on_servers.py FOLDER
 
-FOLDER gets each table's rows, the dense weights and each worker's losses; then told.json, which
+FOLDER gets each table's rows, the dense weights and each worker's losses; then report.json, which
 names the workers' processes. The shards stay until FOLDER/seen exists.
 """
 
@@ -64,7 +64,7 @@ def train(worker: es.cluster.Worker, folder: Path) -> None:
     processes = [0] * deepfm.WORKERS
     torch.distributed.all_gather_object(processes, os.getpid())
     if worker.rank == 0:
-        _tell(folder, model, variables, processes)
+        _write_report(folder, model, variables, processes)
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
     for variable in variables:
@@ -78,9 +78,9 @@ def _dense_weights(model: Any) -> list[Any]:
 
 def _all_reduce(gradients: list[Any]) -> None:
     """Replaces gradients by their mean over the workers, summed in the workers' order."""
-    mine = torch.cat([gradient.reshape(-1) for gradient in gradients])
-    everyones = [torch.empty_like(mine) for _ in range(deepfm.WORKERS)]
-    torch.distributed.all_gather(everyones, mine)
+    own_gradients = torch.cat([gradient.reshape(-1) for gradient in gradients])
+    everyones = [torch.empty_like(own_gradients) for _ in range(deepfm.WORKERS)]
+    torch.distributed.all_gather(everyones, own_gradients)
     mean = torch.stack(everyones).sum(dim=0) / deepfm.WORKERS
     for gradient, part in zip(
         gradients, mean.split([gradient.numel() for gradient in gradients]), strict=True
@@ -98,14 +98,14 @@ def _connect(worker: es.cluster.Worker, folder: Path) -> None:
     )
 
 
-def _tell(
+def _write_report(
     folder: Path, model: Any, variables: list[es.EmbeddingVariable], processes: list[int]
 ) -> None:
     for variable in variables:
         np.savez(folder / f"{variable.name}.npz", **variable.export())
     np.savez(folder / "dense.npz", *[weight.numpy() for weight in _dense_weights(model)])
     (folder / "written").write_text(json.dumps({"workers": processes}))
-    (folder / "written").rename(folder / "told.json")
+    (folder / "written").rename(folder / "report.json")
     deadline = time.monotonic() + _SEEN_WITHIN_S
     while not (folder / "seen").exists():
         if time.monotonic() > deadline:

@@ -71,7 +71,7 @@ def _trained_here() -> _TrainedHere:
                 loss.backward()
                 losses[rank].append(float(loss.detach()))
                 for name, rows in found.items():
-                    parts[name].append(_as_a_workers_part(ids, rows.grad.numpy()))
+                    parts[name].append(_as_worker_sends(ids, rows.grad.numpy()))
                 dense.append([weight.value.grad.clone() for weight in model.trainable_variables])
             for name, table in tables.items():
                 all_ids, all_means = zip(*parts[name], strict=True)
@@ -88,7 +88,7 @@ def _trained_here() -> _TrainedHere:
         )
 
 
-def _as_a_workers_part(
+def _as_worker_sends(
     ids: np.ndarray[Any, Any], grads: np.ndarray[Any, Any]
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Returns ids and gradients as a worker sends them: each key's gradients are summed in order
@@ -105,8 +105,8 @@ def _as_a_workers_part(
     )
 
 
-def _assert_same(got: dict[str, Any], wanted: dict[str, Any]) -> None:
-    assert len(wanted["keys"]) > 10_000
-    assert got.keys() == wanted.keys()
-    for column, values in wanted.items():
+def _assert_same(got: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert len(expected["keys"]) > 10_000
+    assert got.keys() == expected.keys()
+    for column, values in expected.items():
         np.testing.assert_array_equal(got[column], values, err_msg=column)

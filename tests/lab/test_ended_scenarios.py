@@ -27,7 +27,7 @@ def test_mine(machine):
 """
 PROGRAM = """
 import os, time
-open({told!r}, "w").write(f"{{os.getpid()}}.")
+open({pid_file!r}, "w").write(f"{{os.getpid()}}.")
 time.sleep(600)
 """
 
@@ -35,9 +35,9 @@ time.sleep(600)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("given", ["mine.yaml", "test_mine.py"])
 def test_a_program_ends_with_pytest(tmp_path: Path, given: str, number: signal.Signals) -> None:
-    pid_file = tmp_path / "told"
+    pid_file = tmp_path / "pid"
     for name, text in {
-        "wait.py": PROGRAM.format(told=str(pid_file)),
+        "wait.py": PROGRAM.format(pid_file=str(pid_file)),
         "mine.yaml": SCENARIO,
         "test_mine.py": TEST,
         "pyproject.toml": SETTINGS,

@@ -121,9 +121,9 @@ def test_each_wrong_field_is_named_with_its_line(tmp_path: Path) -> None:
     ],
 )
 def test_an_error_is_one_line(tmp_path: Path, text: str, message: str) -> None:
-    message = refused(tmp_path, text)
-    assert message.startswith(message)
-    assert "\n" not in message
+    found = refused(tmp_path, text)
+    assert found.startswith(message)
+    assert "\n" not in found
 
 
 def test_aliases_of_aliases_are_read_without_expanding_them(tmp_path: Path) -> None:
