@@ -369,6 +369,6 @@ def test_single_runs_with_few_threads_fit_the_rest_of_the_curve() -> None:
     """Random DRAM loads by fewer than 16 threads come from single runs of another year. With them,
     the bandwidth per thread must still fall as threads are added."""
     curve = device_file("ddr4-2666-x6").bandwidth["load", "random"]
-    each = [curve.at(4096, threads) / threads for threads in (1, 4, 8, 12, 16, 24)]
+    each = [curve.mb_per_s_at(4096, threads) / threads for threads in (1, 4, 8, 12, 16, 24)]
     assert each == sorted(each, reverse=True)
     assert statistics.fmean(each[:2]) < 1.5 * each[-2]

@@ -65,7 +65,7 @@ def test_leaving_out_a_size_leaves_out_all_its_threads() -> None:
     rest = BandwidthCurve(rows).without(256)
     assert rest is not None
     assert [row.size_bytes for row in rest.rows] == [64, 1024]
-    assert rest.at(256, 2) == pytest.approx(256)
+    assert rest.mb_per_s_at(256, 2) == pytest.approx(256)
 
 
 def test_a_size_with_few_points_takes_its_shape_from_a_size_with_many() -> None:
@@ -74,9 +74,9 @@ def test_a_size_with_few_points_takes_its_shape_from_a_size_with_many() -> None:
     dense = BandwidthRow(64, (1, 2, 4, 8, 16), (100.0, 200.0, 400.0, 400.0, 400.0))
     sparse = BandwidthRow(128, (1, 16), (110.0, 440.0))
     curve = BandwidthCurve([dense, sparse])
-    assert curve.at(128, 4) == pytest.approx(440)
-    assert curve.at(128, 2) == pytest.approx(220)
-    assert BandwidthCurve([sparse]).at(128, 4) == pytest.approx(220)
+    assert curve.mb_per_s_at(128, 4) == pytest.approx(440)
+    assert curve.mb_per_s_at(128, 2) == pytest.approx(220)
+    assert BandwidthCurve([sparse]).mb_per_s_at(128, 4) == pytest.approx(220)
 
 
 def test_a_wrong_figure_has_the_largest_error() -> None:

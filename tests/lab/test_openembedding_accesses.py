@@ -122,10 +122,10 @@ def test_touched_rows_are_the_distinct_keys_of_the_draws() -> None:
 
 def test_touched_rows_are_interpolated_linearly_in_logarithms() -> None:
     touched = TouchedRows(accesses=(0.01, 1.0), rows=(0.01, 0.1))
-    assert touched.after(0.1) == pytest.approx(10**-1.5)
-    assert touched.after(0.001) == pytest.approx(0.001)
+    assert touched.share_touched_by(0.1) == pytest.approx(10**-1.5)
+    assert touched.share_touched_by(0.001) == pytest.approx(0.001)
     with pytest.raises(ValueError, match="counted"):
-        touched.after(2.0)
+        touched.share_touched_by(2.0)
 
 
 @pytest.mark.parametrize("cached", [0.4 * SCALE, ROWS])

@@ -63,7 +63,7 @@ class BlockDevice(SingleFileDevice):
         idle_ns = self._idle_ns(operation, pattern, blocks_bytes)
         of_few = any(row.covers(1) for row in curve.rows)
         if curve.covers(blocks_bytes, 1) or (of_few and idle_ns is None):
-            return blocks_bytes * 1e3 / curve.at(blocks_bytes, 1)
+            return blocks_bytes * 1e3 / curve.mb_per_s_at(blocks_bytes, 1)
         if idle_ns is None:
             raise NotPublishedError(
                 f"{self.name}: neither the idle latency of a {pattern} {operation} nor its "
@@ -85,11 +85,11 @@ class BlockDevice(SingleFileDevice):
         fewest = max(row.threads[0] for row in curve.rows)
         idle_ns = self._idle_ns(operation, pattern, size_bytes)
         if fewest == 1 or idle_ns is None:
-            return curve.at(size_bytes, threads)
+            return curve.mb_per_s_at(size_bytes, threads)
         # The curve is a ceiling. Requests smaller than its smallest size have the same ceiling; the
         # latency limits them, not the size.
         smallest = curve.rows[0].size_bytes
-        ceiling = curve.at(max(size_bytes, smallest), max(threads, fewest))
+        ceiling = curve.mb_per_s_at(max(size_bytes, smallest), max(threads, fewest))
         return min(ceiling, threads * size_bytes * 1e3 / idle_ns)
 
     def _curve(self, operation: str, pattern: str) -> BandwidthCurve:

@@ -123,7 +123,7 @@ def _loaded_latency_table(curve: Curve, loaded: LoadedLatencyCurve) -> Table:
     )
     for row in loaded.rows:
         most = row.mb_per_s[-1]
-        latencies = (row.latency_ns[0], row.at(most / 2), row.latency_ns[-1])
+        latencies = (row.latency_ns[0], row.latency_ns_at(most / 2), row.latency_ns[-1])
         table.add_row(str(row.threads), *(f"{ns:,.0f}" for ns in latencies), f"{most:,.0f}")
     return table
 

@@ -51,7 +51,7 @@ class BandwidthRow:
             return False
         return self.gap(threads) != gap
 
-    def at(self, threads: float) -> float:
+    def mb_per_s_at(self, threads: float) -> float:
         if threads <= self.threads[0]:
             return self.mb_per_s[0] * threads / self.threads[0]
         if threads >= self.threads[-1]:
@@ -71,11 +71,11 @@ class BandwidthCurve:
         sizes = [row.size_bytes for row in self.rows if row.covers(threads)]
         return bool(sizes) and sizes[0] <= size_bytes <= sizes[-1]
 
-    def at(self, size_bytes: int, threads: float) -> float:
+    def mb_per_s_at(self, size_bytes: int, threads: float) -> float:
         """Returns the MB/s of all threads together."""
         if size_bytes < self.rows[0].size_bytes:
             whole = self.rows[0].size_bytes
-            return self.at(whole, threads) * size_bytes / whole
+            return self.mb_per_s_at(whole, threads) * size_bytes / whole
         # A size that was measured only with few threads tells nothing about many, and vice versa.
         rows = [row for row in self.rows if row.covers(threads)]
         if not rows or size_bytes < rows[0].size_bytes:
@@ -83,7 +83,7 @@ class BandwidthCurve:
         sizes = [row.size_bytes for row in rows]
         above = min(bisect_left(sizes, size_bytes), len(rows) - 1)
         between = rows[max(above - 1, 0) : above + 1]
-        values = [row.at(threads) * self._bend_factor(row, threads) for row in between]
+        values = [row.mb_per_s_at(threads) * self._bend_factor(row, threads) for row in between]
         return interpolate(size_bytes, [row.size_bytes for row in between], values)
 
     def _bend_factor(self, row: BandwidthRow, threads: float) -> float:
@@ -96,7 +96,8 @@ class BandwidthCurve:
         finer = [other for other in self.rows if other.is_finer(gap, threads)]
         sizes = [other.size_bytes for other in finer]
         bends = [
-            other.at(threads) / interpolate(threads, gap, [other.at(end) for end in gap])
+            other.mb_per_s_at(threads)
+            / interpolate(threads, gap, [other.mb_per_s_at(end) for end in gap])
             for other in finer
         ]
         return interpolate(row.size_bytes, sizes, bends) if finer else 1.0
@@ -135,7 +136,7 @@ class LoadedLatencyRow:
     mb_per_s: tuple[float, ...]
     latency_ns: tuple[float, ...]
 
-    def at(self, mb_per_s: float) -> float:
+    def latency_ns_at(self, mb_per_s: float) -> float:
         return interpolate(mb_per_s, self.mb_per_s, self.latency_ns)
 
 
@@ -156,7 +157,7 @@ class LoadedLatencyCurve:
 
     def latency_ns(self, mb_per_s: float, threads: float) -> float:
         """Returns the latency of a load while `threads` threads move `mb_per_s`."""
-        latencies = [row.at(mb_per_s) for row in self.rows]
+        latencies = [row.latency_ns_at(mb_per_s) for row in self.rows]
         return interpolate(threads, [row.threads for row in self.rows], latencies)
 
     def steady_mb_per_s(self, lines_in_flight: float, threads: float, traffic: float) -> float:

@@ -107,7 +107,7 @@ class MemoryDevice(SingleFileDevice):
         if loaded is not None:
             return self._fixed_point_ns(loaded, size_bytes, threads, traffic=1)
         curve = self.file.bandwidth[_LOAD]
-        bandwidth_ns = size_bytes * threads * 1e3 / curve.at(size_bytes, threads)
+        bandwidth_ns = size_bytes * threads * 1e3 / curve.mb_per_s_at(size_bytes, threads)
         idle_ns = self.file.idle_latency.get(_LOAD)
         if idle_ns is None:
             return bandwidth_ns
@@ -115,7 +115,7 @@ class MemoryDevice(SingleFileDevice):
 
     def _store_ns(self, curve: Curve, size_bytes: int, threads: int) -> float:
         if curve in self.file.bandwidth:
-            mb_per_s = self.file.bandwidth[curve].at(size_bytes, threads)
+            mb_per_s = self.file.bandwidth[curve].mb_per_s_at(size_bytes, threads)
             return size_bytes * threads * 1e3 / mb_per_s
         loaded = self.file.loaded_latency[curve]
         if curve == _MIXED:
@@ -138,7 +138,7 @@ class MemoryDevice(SingleFileDevice):
     ) -> float:
         curve = (operation, pattern)
         if curve in self.file.bandwidth:
-            return self.file.bandwidth[curve].at(size_bytes, threads)
+            return self.file.bandwidth[curve].mb_per_s_at(size_bytes, threads)
         if curve in self.file.loaded_latency:
             return self.file.loaded_latency[curve].max_mb_per_s(threads)
         if curve in self.file.ceilings:

@@ -60,7 +60,7 @@ def _predict_bandwidth(
         )
         if rest is None or not rest.covers(size_bytes, threads):
             continue
-        predicted = rest.at(size_bytes, threads)
+        predicted = rest.mb_per_s_at(size_bytes, threads)
         yield LeftOutPrediction(
             file.name, *curve, left_out, size_bytes, threads, published, predicted, "MB/s"
         )

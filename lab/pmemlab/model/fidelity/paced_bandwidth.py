@@ -161,7 +161,7 @@ def compare_paced(
 
 
 def _predicted_mb_per_s(device: MemoryDevice, point: Point) -> float:
-    return device.file.bandwidth[_LOAD].at(point.row_bytes, point.threads)
+    return device.file.bandwidth[_LOAD].mb_per_s_at(point.row_bytes, point.threads)
 
 
 def _mb_per_s(

@@ -66,7 +66,7 @@ class TouchedRows:
     accesses: tuple[float, ...]
     rows: tuple[float, ...]
 
-    def after(self, accesses: float) -> float:
+    def share_touched_by(self, accesses: float) -> float:
         """Returns the share of rows that `accesses` (per row of the table) touch, interpolated on
         straight lines in logarithms.
 

@@ -52,7 +52,11 @@ class Checkpoints:
         """Returns the rows touched on one node since the last checkpoint."""
         table_rows = self.model.setup.workload.rows
         pulled = self.model.pulled_rows(engine, gpus, self.minutes, accesses)
-        return self.touched.after(pulled / table_rows) * table_rows / _nodes(self.model, engine)
+        return (
+            self.touched.share_touched_by(pulled / table_rows)
+            * table_rows
+            / _nodes(self.model, engine)
+        )
 
     def _copy_ns(self, engine: Engine) -> float:
         model = self.model
