@@ -46,13 +46,13 @@ _IMAGE_BUILD_BYTES = 6 << 30
 class Diagnosis:
     """The diagnosis of one kind of machine.
 
-    missing: requirements without which it does not run. lacking: requirements of only some of its
+    missing: requirements without which it does not run. partly_missing: of only some of its
         storage types or topologies. notes: further lines on what the machine runs with.
     """
 
     kind: Kind
     missing: tuple[MissingRequirementError, ...]
-    lacking: tuple[MissingRequirementError, ...] = ()
+    partly_missing: tuple[MissingRequirementError, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -68,7 +68,7 @@ def diagnose() -> list[Diagnosis]:
 def diagnosis_table(diagnoses: Iterable[Diagnosis]) -> Table:
     table = Table("machine", "runs here", "what it has and lacks", "to get it")
     for diagnosis in diagnoses:
-        lines = [*diagnosis.missing, *diagnosis.lacking]
+        lines = [*diagnosis.missing, *diagnosis.partly_missing]
         for number, (what, remedy) in enumerate(
             [*((note, "") for note in diagnosis.notes), *_missing_rows(lines)] or [("", "")]
         ):
@@ -153,8 +153,8 @@ def _container() -> Diagnosis:
         from pmemlab.machines.container.compose_command import compose_command
         from pmemlab.machines.container.connection import connect
     except ImportError as error:
-        lacking = MissingRequirementError(f"the Python package {error.name}", "make lab-up")
-        return Diagnosis("container", (lacking,))
+        partly_missing = MissingRequirementError(f"the Python package {error.name}", "make lab-up")
+        return Diagnosis("container", (partly_missing,))
     whole = sum(machine_bytes(load_topology(name)) for name in topology_names())
     memory = (
         f"memory: {gibibytes(free_memory_bytes())} free; "

@@ -204,7 +204,7 @@ def test_a_user_s_own_kernel_is_taken_from_its_folder(
     boot = get_kernel()
     own = _copied(root, tmp_path / "own", "6.12.1")
     monkeypatch.setenv("PMEMLAB_KERNEL", str(own))
-    assert kernel_source().words == f"kernel 6.12.1 from {own}/boot"
+    assert kernel_source().description == f"kernel 6.12.1 from {own}/boot"
     assert get_kernel().release == "6.12.1"
     monkeypatch.delenv("PMEMLAB_KERNEL")
     assert get_kernel() == boot
@@ -243,13 +243,13 @@ def test_a_user_s_own_folder_without_a_kernel_is_named(
 
 
 def test_a_kernel_is_fetched_once_and_then_read_from_the_cache(root: Path) -> None:
-    assert kernel_source().words == f"kernel {_RELEASE} from {root}/boot"
+    assert kernel_source().description == f"kernel {_RELEASE} from {root}/boot"
     assert kernel_source().release == _RELEASE
     kernel = get_kernel()
     shutil.rmtree(root)
     assert kernel_source().release == _RELEASE
     assert cached_kernel() == get_kernel() == kernel
-    assert str(cache_folder()) in kernel_source().words
+    assert str(cache_folder()) in kernel_source().description
 
 
 def _cut(path: Path) -> None:
@@ -339,7 +339,7 @@ def test_an_image_beside_its_modules_is_found(root: Path) -> None:
     tree.parent.mkdir(parents=True)
     (root / "lib/modules" / _RELEASE).rename(tree)
     (root / f"boot/vmlinuz-{_RELEASE}").rename(tree / "vmlinuz")
-    assert kernel_source().words == f"kernel {_RELEASE} from {tree}"
+    assert kernel_source().description == f"kernel {_RELEASE} from {tree}"
     assert get_kernel().image.read_bytes() == _KERNEL
 
 

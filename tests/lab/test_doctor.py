@@ -88,7 +88,7 @@ def test_a_missing_clone_is_reported_once(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setattr("pmemlab.machines.container.connection.connect", lambda: engine)
     monkeypatch.chdir(tmp_path)
     (found,) = (diagnosis for diagnosis in diagnose() if diagnosis.kind == "container")
-    missing = [error.what for error in (*found.missing, *found.lacking)]
+    missing = [error.what for error in (*found.missing, *found.partly_missing)]
     assert ["not inside a clone" in each for each in missing].count(True) == 1, missing
 
 

@@ -20,30 +20,30 @@ def package(tmp_path: Path) -> Path:
 
 def test_without_an_edit_nothing_is_reported(package: Path) -> None:
     files = HostFiles([package])
-    files.changed([])
-    assert not files.changed(["python", "/bin/sh"])
+    files.has_changed([])
+    assert not files.has_changed(["python", "/bin/sh"])
 
 
 def test_an_edit_is_reported_once(package: Path) -> None:
     files = HostFiles([package])
-    files.changed([])
+    files.has_changed([])
     (package / "code.py").write_text("newer")
-    assert files.changed([])
-    assert not files.changed([])
+    assert files.has_changed([])
+    assert not files.has_changed([])
 
 
 def test_a_new_module_is_reported(package: Path) -> None:
     files = HostFiles([package])
-    files.changed([])
+    files.has_changed([])
     (package / "new.py").touch()
-    assert files.changed([])
+    assert files.has_changed([])
 
 
 def test_a_compiled_file_is_not_reported(package: Path) -> None:
     files = HostFiles([package])
-    files.changed([])
+    files.has_changed([])
     (package / "code.cpython-311.pyc").touch()
-    assert not files.changed([])
+    assert not files.has_changed([])
 
 
 def test_a_file_that_a_command_names_is_reported_if_it_is_new_or_edited(
@@ -53,13 +53,13 @@ def test_a_file_that_a_command_names_is_reported_if_it_is_new_or_edited(
     old.write_text("1")
     files = HostFiles([package])
     files._cached_since = old.stat().st_ctime + 1
-    assert not files.changed(["wc", str(old), "/no/such/file"])
+    assert not files.has_changed(["wc", str(old), "/no/such/file"])
     os.utime(old, (1, 1))
-    assert files.changed(["wc", str(old)])
+    assert files.has_changed(["wc", str(old)])
     new = tmp_path / "new.csv"
     new.write_text("1")
     files._cached_since = new.stat().st_ctime - 1
-    assert files.changed(["wc", str(new)])
+    assert files.has_changed(["wc", str(new)])
 
 
 def test_both_packages_are_watched() -> None:

@@ -221,8 +221,8 @@ def test_the_devices_beneath_a_mapping_are_found(
         for slave in slaves:
             (tmp_path / name / "slaves" / slave).mkdir(parents=True)
     monkeypatch.setattr(storage_facts, "_BLOCK_DEVICES", tmp_path)
-    assert storage_facts._beneath("dm-0") == {"pmem0", "pmem1"}
-    assert storage_facts._beneath("pmem0") == {"pmem0"}
+    assert storage_facts._lowest_devices("dm-0") == {"pmem0", "pmem1"}
+    assert storage_facts._lowest_devices("pmem0") == {"pmem0"}
 
 
 def test_a_partition_s_device_is_its_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_a_partition_s_device_is_its_disk(monkeypatch: pytest.MonkeyPatch, tmp_p
     (partition / "partition").write_text("1")
     (tmp_path / "sda1").symlink_to(partition)
     monkeypatch.setattr(storage_facts, "_BLOCK_DEVICES", tmp_path)
-    assert storage_facts._beneath("sda1") == {"sda"}
+    assert storage_facts._lowest_devices("sda1") == {"sda"}
 
 
 @pytest.mark.parametrize(

@@ -20,13 +20,13 @@ _PROBE_LIMIT_S = 180.0  # emulated machines that start together share the cores
 
 def read_facts(machine: Machine) -> dict[str, Any]:
     """Returns the machine's current facts. Raises `LabError` if they can't be read."""
-    who = f"{machine.kind} {machine.topology.name}"
+    machine_name = f"{machine.kind} {machine.topology.name}"
     command = probe_command(machine.topology, machine.python)
     done = machine.run(command, env=CRASH_STACKS_ENVIRONMENT, timeout=_PROBE_LIMIT_S)
     if done.returncode:
-        raise LabError(f"{who}: its facts can't be read: {done.stderr}")
+        raise LabError(f"{machine_name}: its facts can't be read: {done.stderr}")
     try:
         facts: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
-        raise LabError(f"{who}: its probe printed no facts: {done.stdout!r}") from None
+        raise LabError(f"{machine_name}: its probe printed no facts: {done.stdout!r}") from None
     return facts

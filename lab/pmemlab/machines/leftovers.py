@@ -10,12 +10,12 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["Mark"]
+__all__ = ["ProcessMark"]
 
 _LIMIT_S = 10.0  # a process waiting for a dead disk or server can't end
 
 
-class Mark:
+class ProcessMark:
     """An environment variable by which a command's processes are recognised.
 
     Child processes inherit it, also those that begin a session of their own or lose their parent.

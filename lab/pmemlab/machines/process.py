@@ -27,7 +27,7 @@ from pmemlab.machines.capacity import missing_space
 from pmemlab.machines.facts import read_facts
 from pmemlab.machines.guest import agent
 from pmemlab.machines.guest.link import Link
-from pmemlab.machines.leftovers import Mark
+from pmemlab.machines.leftovers import ProcessMark
 from pmemlab.machines.linked import LinkedMachine
 from pmemlab.machines.protocol import Accelerator, Kind
 from pmemlab.machines.state_folder import StateFolder
@@ -73,7 +73,7 @@ class _Agent:
 
     def __init__(self, name: str, port: socket.socket) -> None:
         self._name = name
-        self.mark = Mark()
+        self.mark = ProcessMark()
         folder = f"/proc/{os.getpid()}/cwd"
         self._process = subprocess.Popen(
             [sys.executable, "-S", "-E", agent.__file__, str(port.fileno()), folder],

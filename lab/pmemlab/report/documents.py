@@ -214,7 +214,7 @@ class _AnyDocument(Document, open=True):
         fields = (self.plans, self.sections, self.arms, self.first_tiers)
         return any(each is not None for each in fields)
 
-    def made(self, file: File) -> float:
+    def made_at(self, file: File) -> float:
         """Returns when the document was made, in seconds since 1970: its `time`, else its file's.
 
         Raises ResultsError if `time` is no ISO time.
@@ -280,13 +280,13 @@ class _Newest:
     def __init__(self) -> None:
         self._by_key: dict[object, tuple[float, object]] = {}
 
-    def add(self, key: object, made: float, result: object) -> None:
+    def add(self, key: object, made_at: float, result: object) -> None:
         """Adds a result made at a time. At equal times, the later call wins."""
         key = type(result), key
-        if key not in self._by_key or self._by_key[key][0] <= made:
-            self._by_key[key] = (made, result)
+        if key not in self._by_key or self._by_key[key][0] <= made_at:
+            self._by_key[key] = (made_at, result)
 
-    def of(self, kind: type[T]) -> list[T]:
+    def of_type(self, kind: type[T]) -> list[T]:
         return [result for _, result in self._by_key.values() if isinstance(result, kind)]
 
 
@@ -320,20 +320,20 @@ def read_folder(folder: Path) -> Results:
             left_out.append(path.name)
             continue
         file = File.of_json(path, ResultsError)
-        told_apart_by = file.read(_AnyDocument)
-        if not told_apart_by.is_result:
+        document = file.read(_AnyDocument)
+        if not document.is_result:
             left_out.append(path.name)
             continue
-        made = told_apart_by.made(file)
-        for identity, result in _results_in(file, told_apart_by):
-            newest.add(identity, made, result)
+        made_at = document.made_at(file)
+        for identity, result in _results_in(file, document):
+            newest.add(identity, made_at, result)
     return Results(
         folder=folder,
         rows=list(rows.values()),
-        plans=newest.of(Plan),
-        fidelity=newest.of(Section),
-        checkpoints=newest.of(CheckpointArm),
-        cache_sweeps=newest.of(CacheSweep),
+        plans=newest.of_type(Plan),
+        fidelity=newest.of_type(Section),
+        checkpoints=newest.of_type(CheckpointArm),
+        cache_sweeps=newest.of_type(CacheSweep),
         left_out=left_out,
     )
 
@@ -360,14 +360,14 @@ def _metrics(path: Path, left_out: list[str]) -> Iterator[Metric]:
     except OSError as error:
         raise ResultsError(f"{path}: can't be read: {error}") from error
     for number, line in enumerate(lines.splitlines(keepends=True), start=1):
-        at = Path(f"{path}:{number}")
+        place = Path(f"{path}:{number}")
         if not line.strip():
             continue
         try:
             text = line.decode()
             content = json.loads(text)
             check_characters(text, content)
-            File(at, content, ResultsError, {}).read(_MetricLine)
+            File(place, content, ResultsError, {}).read(_MetricLine)
             yield Metric.from_json(content)
         except ResultsError:
             raise
@@ -375,7 +375,7 @@ def _metrics(path: Path, left_out: list[str]) -> Iterator[Metric]:
             if not line.endswith(b"\n"):
                 left_out.append(f"{path.name}:{number}")
                 return
-            raise ResultsError(f"{at}: not a metric: {error}") from error
+            raise ResultsError(f"{place}: not a metric: {error}") from error
 
 
 _MAKES_RESULTS: Final = "`make scenarios` makes results"

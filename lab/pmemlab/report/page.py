@@ -51,14 +51,15 @@ Block = str | Table | Figure | Fold
 
 @dataclass(frozen=True)
 class Section:
-    """A section. anchor: its fragment in the page's address. lacking: the command that makes its
-    data, if there is none; the section then has no blocks, and is only named at the page's end.
+    """A section. anchor: its fragment in the page's address. missing_note: names the command that
+    makes its data, if there is none; the section then has no blocks, and is only named at the
+    page's end.
     """
 
     anchor: str
     title: str
     blocks: Sequence[Block] = ()
-    lacking: str = ""
+    missing_note: str = ""
 
 
 @dataclass(frozen=True)

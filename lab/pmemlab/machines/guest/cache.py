@@ -20,9 +20,9 @@ __all__ = ["build_once", "cache_folder"]
 
 def cache_folder() -> Path:
     """Returns $PMEMLAB_CACHE, or pmemlab in $XDG_CACHE_HOME, or ~/.cache/pmemlab, and makes it."""
-    own = os.environ.get("PMEMLAB_CACHE")
+    chosen = os.environ.get("PMEMLAB_CACHE")
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(own) if own else Path(base) / "pmemlab"
+    folder = Path(chosen) if chosen else Path(base) / "pmemlab"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

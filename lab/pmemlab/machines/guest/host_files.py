@@ -43,11 +43,11 @@ class HostFiles:
         self._stamps: dict[Path, tuple[int, int]] = {}  # modification time in ns, size
         self._cached_since = time.time()
 
-    def changed(self, argv: Sequence[str]) -> bool:
+    def has_changed(self, argv: Sequence[str]) -> bool:
         """Returns whether a file was edited or made since the last look."""
         files = [file for folder in self._folders for file in folder.rglob("*.*")]
         files += [Path(argument) for argument in argv if argument.startswith("/")]
-        changed = False
+        has_changed = False
         for file in files:
             if file.suffix == ".pyc":  # the reader checks it against its source
                 continue
@@ -57,8 +57,8 @@ class HostFiles:
                 known = self._stamps.get(file)
                 # The guest may have looked for a new file before, and cached that it wasn't there.
                 is_new = known is None and status.st_ctime > self._cached_since - _TICK_S
-                changed |= is_new or known not in (None, stamp)
+                has_changed |= is_new or known not in (None, stamp)
                 self._stamps[file] = stamp
-        if changed:
+        if has_changed:
             self._cached_since = time.time()
-        return changed
+        return has_changed

@@ -45,7 +45,7 @@ _OPTIONAL_MODULES = ["crc32c_intel"]
 _METAPACKAGES = ("linux-image-amd64", "linux-image-generic")
 _ROOT = Path("/")
 _CHECKSUMS = "checksums"  # of a cache entry's other files
-_TAKEN_FROM = "taken-from"  # the image's path, if the user named its folder
+_SOURCE_FILE = "taken-from"  # the image's path, if the user named its folder
 
 
 @dataclass(frozen=True)
@@ -78,13 +78,13 @@ def cached_kernel() -> Kernel | None:
 def _cache_prefix() -> str:
     """Returns the prefix of cache entries' names, in which each list of modules has its own."""
     modules = [*_MODULES, *_MORE_MODULES, *_OPTIONAL_MODULES]
-    folder = _own_folder()
+    folder = _user_kernel_folder()
     if folder:
         modules.append(str(folder.absolute()))
     return f"kernel-{sha256(' '.join(modules).encode()).hexdigest()[:8]}-"
 
 
-def _own_folder() -> Path | None:
+def _user_kernel_folder() -> Path | None:
     """Returns the folder given by the user to take kernels from, or None."""
     name = os.environ.get("PMEMLAB_KERNEL")
     return Path(name) if name else None
@@ -92,10 +92,10 @@ def _own_folder() -> Path | None:
 
 @dataclass(frozen=True)
 class KernelSource:
-    """The source of the kernel. release: as in `Kernel`. words: for people."""
+    """The source of the kernel. release: as in `Kernel`. description: for people."""
 
     release: str
-    words: str
+    description: str
 
 
 def kernel_source() -> KernelSource:
@@ -103,12 +103,12 @@ def kernel_source() -> KernelSource:
     kernel = cached_kernel()
     if kernel:
         return KernelSource(kernel.release, f"kernel {kernel.release} from {cache_folder()}")
-    root = _own_folder() or _ROOT
+    root = _user_kernel_folder() or _ROOT
     release, why = _find_release(root)
     if release:
         return KernelSource(release, f"kernel {release} from {_images(root)[release].parent}")
-    if _own_folder():
-        raise _no_own_kernel(why)
+    if _user_kernel_folder():
+        raise _user_kernel_error(why)
     package = _package_names(why)[0]
     return KernelSource(
         re.sub(r"^[^0-9]*", "", package),
@@ -124,13 +124,13 @@ def get_kernel() -> Kernel:
     found lack.
     """
     kernel = cached_kernel()
-    if kernel and _is_whole(kernel.folder):
+    if kernel and _is_intact(kernel.folder):
         return kernel
     with build_once() as scratch:
         kernel = cached_kernel()  # a previous holder of the lock may have built it
         if kernel is None:
             return _make(scratch)
-        if _is_whole(kernel.folder):
+        if _is_intact(kernel.folder):
             return kernel
         try:
             return _make(scratch)
@@ -142,12 +142,12 @@ def get_kernel() -> Kernel:
 
 def _make(scratch: Path) -> Kernel:
     """Makes a cache entry of the kernel. Raises as `get_kernel` does."""
-    root = _own_folder() or _ROOT
+    root = _user_kernel_folder() or _ROOT
     release, why = _find_release(root)
     if release:
         return _publish(root, release, scratch)
-    if _own_folder():
-        raise _no_own_kernel(why)
+    if _user_kernel_folder():
+        raise _user_kernel_error(why)
     names = _package_names(why)
     root = _fetch_packages(names, scratch)
     release, why = _find_release(root)
@@ -156,7 +156,7 @@ def _make(scratch: Path) -> Kernel:
     raise LabError(f"no guest can start on the kernel of {' '.join(names)}: {'; '.join(why)}")
 
 
-def _is_whole(entry: Path) -> bool:
+def _is_intact(entry: Path) -> bool:
     """Returns whether a cache entry's files match their checksums: a disk may have lost some."""
     try:
         return (entry / _CHECKSUMS).read_bytes() == _checksums(entry)
@@ -170,9 +170,9 @@ def _checksums(entry: Path) -> bytes:
     return "".join(lines).encode()
 
 
-def _no_own_kernel(why: list[str]) -> MissingRequirementError:
+def _user_kernel_error(why: list[str]) -> MissingRequirementError:
     return MissingRequirementError(
-        f"a Linux kernel for the guests in PMEMLAB_KERNEL={_own_folder()} "
+        f"a Linux kernel for the guests in PMEMLAB_KERNEL={_user_kernel_folder()} "
         f"({'; '.join(why) or 'it has neither boot/vmlinuz-* nor usr/lib/modules/*/vmlinuz'})",
         "unpack a kernel's packages there (dpkg -x FILE.deb FOLDER), or unset PMEMLAB_KERNEL",
     )
@@ -202,11 +202,11 @@ def _find_release(root: Path) -> tuple[str | None, list[str]]:
 
 def _images(root: Path) -> dict[str, Path]:
     """Returns release -> kernel: in /boot, or beside its modules, where newer packages put it."""
-    beside = {path.parent.name: path for path in root.glob("usr/lib/modules/*/vmlinuz")}
+    in_modules = {path.parent.name: path for path in root.glob("usr/lib/modules/*/vmlinuz")}
     in_boot = {
         path.name.removeprefix("vmlinuz-"): path for path in (root / "boot").glob("vmlinuz-*")
     }
-    return beside | in_boot
+    return in_modules | in_boot
 
 
 def _module_tree(root: Path, release: str) -> Path:
@@ -293,16 +293,16 @@ def _load_order(tree: Path) -> _LoadOrder:
                 add((known or having)[0], name)
         order[name] = files[name]
 
-    def add_those_there_are(modules: Sequence[str]) -> None:
+    def add_existing(modules: Sequence[str]) -> None:
         for module in modules:
             if module in files:
                 add(module)
 
-    add_those_there_are(_OPTIONAL_MODULES)
+    add_existing(_OPTIONAL_MODULES)
     for module in _MODULES:
         add(module)
     at_boot = [*order]
-    add_those_there_are(_MORE_MODULES)
+    add_existing(_MORE_MODULES)
     return _LoadOrder(order, at_boot)
 
 
@@ -353,10 +353,10 @@ def _publish(root: Path, release: str, scratch: Path) -> Kernel:
     # QEMU boots both; unpacking here saves every guest seconds.
     (entry / "vmlinux").write_bytes(_uncompressed(bzimage) or bzimage)
     (entry / "load-order").write_text("\n".join(f"kernel/{name}.ko" for name in order.at_boot))
-    if _own_folder():
-        (entry / _TAKEN_FROM).write_bytes(os.fsencode(_images(root)[release].resolve()))
+    if _user_kernel_folder():
+        (entry / _SOURCE_FILE).write_bytes(os.fsencode(_images(root)[release].resolve()))
     (entry / _CHECKSUMS).write_bytes(_checksums(entry))
-    _drop_entries_of_gone_images(scratch)
+    _remove_stale_entries(scratch)
     place = cache_folder() / f"{_cache_prefix()}{release}"
     if place.exists():  # a damaged entry
         place.rename(scratch / "damaged")
@@ -366,9 +366,9 @@ def _publish(root: Path, release: str, scratch: Path) -> Kernel:
     return kernel
 
 
-def _drop_entries_of_gone_images(scratch: Path) -> None:
+def _remove_stale_entries(scratch: Path) -> None:
     """Removes entries of images that are gone, for example with a clone that had its own kernel."""
-    for source_file in cache_folder().glob(f"kernel-*/{_TAKEN_FROM}"):
+    for source_file in cache_folder().glob(f"kernel-*/{_SOURCE_FILE}"):
         if not Path(os.fsdecode(source_file.read_bytes())).exists():
             source_file.parent.rename(scratch / source_file.parent.name)
 

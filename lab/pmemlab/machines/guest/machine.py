@@ -142,7 +142,7 @@ def qemu_command(
         [sys.executable, "-S", "-E", str(_AGENT)],
         port,
         shares=[*shared_folders(), *([results] if results else [])],
-        further=[*sandbox_arguments(find_qemu()), *options.qemu_arguments],
+        extra_arguments=[*sandbox_arguments(find_qemu()), *options.qemu_arguments],
     )
 
 
@@ -307,7 +307,7 @@ class GuestMachine(LinkedMachine):
     def _link_for(self, argv: Sequence[str]) -> Link:
         """Returns a link to a guest that sees all edits made here since its last command."""
         link = self.link
-        if self._host_files.changed(argv):
+        if self._host_files.has_changed(argv):
             link.refresh()
         return link
 

@@ -75,7 +75,7 @@ def _persistence_domain(folder: Path) -> str:
 
 def map_sync(path: str) -> bool:
     """Returns whether a file in this folder can be mapped with MAP_SYNC, which needs real DAX."""
-    with _allocated_file(path, mmap.PAGESIZE) as (file, is_ours):
+    with _allocated_file(path, mmap.PAGESIZE) as (file, is_new):
         try:
             mapping = mmap.mmap(
                 file.fileno(), mmap.PAGESIZE, flags=_MAP_SHARED_VALIDATE | _MAP_SYNC
@@ -84,7 +84,7 @@ def map_sync(path: str) -> bool:
             if error.errno != errno.EOPNOTSUPP:
                 raise
             return False
-        _touch(mapping, is_ours)
+        _touch(mapping, is_new)
         mapping.close()
         return True
 
@@ -102,12 +102,12 @@ def page_regions(path: str) -> list[str]:
         )
         for folder in (_ND / "devices").glob("region*")
     }
-    with _allocated_file(path, _SPREAD_BYTES) as (file, is_ours):
+    with _allocated_file(path, _SPREAD_BYTES) as (file, is_new):
         size = min(_SPREAD_BYTES, os.fstat(file.fileno()).st_size)
         with mmap.mmap(file.fileno(), size - size % mmap.PAGESIZE) as mapping:
-            _touch(mapping, is_ours)
+            _touch(mapping, is_new)
             addresses = _physical_addresses(mapping)
-    if not is_ours:
+    if not is_new:
         addresses = _without_zero_page(addresses, path)
     found = {
         next((name for name, (at, size) in regions.items() if at <= a < at + size), "none")
@@ -123,9 +123,9 @@ def _allocated_file(path: str, size: int) -> Iterator[tuple[IO[bytes], bool]]:
 
     In a full folder the file is one of the user's, which must not be written.
     """
-    new = _new_file(path, size)
-    with new or _file_in_full_folder(path).open("r+b") as file:
-        yield file, new is not None
+    new_file = _new_file(path, size)
+    with new_file or _file_in_full_folder(path).open("r+b") as file:
+        yield file, new_file is not None
 
 
 def _new_file(path: str, size: int) -> IO[bytes] | None:
@@ -160,10 +160,10 @@ def _file_in_full_folder(path: str) -> Path:
     return max(sizes, key=lambda file: sizes[file])
 
 
-def _touch(mapping: mmap.mmap, is_ours: bool) -> None:
+def _touch(mapping: mmap.mmap, is_new: bool) -> None:
     """Maps every page of the file: by a store if the file is ours, else by a load."""
     for offset in range(0, len(mapping), mmap.PAGESIZE):
-        if is_ours:
+        if is_new:
             mapping[offset] = 1
         else:
             _ = mapping[offset]

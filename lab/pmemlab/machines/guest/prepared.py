@@ -50,17 +50,17 @@ def prepared_command(argv: Sequence[str], python: str) -> list[str]:
     argv: a command, perhaps after coreutils' `timeout`. python: the interpreter for which modules
         are prepared.
     """
-    words = list(argv)
-    at = words.index(python) if python in words else -1
-    if at and words[:1] != ["timeout"]:
-        return words
-    options = words[at + 1 :]
+    arguments = list(argv)
+    position = arguments.index(python) if python in arguments else -1
+    if position and arguments[:1] != ["timeout"]:
+        return arguments
+    options = arguments[position + 1 :]
     if "-m" in options:
         del options[options.index("-m") :]
-    module = words[at + len(options) + 1 :][1:2]
+    module = arguments[position + len(options) + 1 :][1:2]
     if not module or module[0] not in _MODULES or not set(options) <= {"-S"}:
-        return words
-    return [*words[: at + 1], "-S", "-E", __file__, *words[at + 1 :]]
+        return arguments
+    return [*arguments[: position + 1], "-S", "-E", __file__, *arguments[position + 1 :]]
 
 
 def stop_servers() -> None:
@@ -81,9 +81,9 @@ def stop_servers() -> None:
             connection.close()  # a connection without a request ends the server
 
 
-def _main(words: list[str]) -> NoReturn:
-    at = words.index("-m")
-    options, module, arguments = words[:at], words[at + 1], words[at + 2 :]
+def _main(argv: list[str]) -> NoReturn:
+    position = argv.index("-m")
+    options, module, arguments = argv[:position], argv[position + 1], argv[position + 2 :]
     server = _connect(options)
     request = marshal.dumps((module, arguments, dict(os.environ), os.getcwd()))  # noqa: PTH109
     streams = b"".join(n.to_bytes(4, sys.byteorder) for n in range(STREAMS))

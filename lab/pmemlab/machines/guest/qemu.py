@@ -40,11 +40,12 @@ _starter = ThreadPoolExecutor(1, thread_name_prefix="qemu starter")
 
 def find_qemu() -> str:
     """Returns QEMU's path: $PMEMLAB_QEMU, or from PATH. Raises `MissingRequirementError`."""
-    own = os.environ.get("PMEMLAB_QEMU")
-    found = shutil.which(own or "qemu-system-x86_64")
-    if found is None and own:
+    chosen = os.environ.get("PMEMLAB_QEMU")
+    found = shutil.which(chosen or "qemu-system-x86_64")
+    if found is None and chosen:
         raise MissingRequirementError(
-            f"PMEMLAB_QEMU={own} is no program that can be run", "unset PMEMLAB_QEMU, or correct it"
+            f"PMEMLAB_QEMU={chosen} is no program that can be run",
+            "unset PMEMLAB_QEMU, or correct it",
         )
     if found is None:
         raise MissingRequirementError(
@@ -82,13 +83,13 @@ def command_line(
     port: str,
     *,
     shares: Sequence[Share] = (),
-    further: Sequence[str] = (),
+    extra_arguments: Sequence[str] = (),
 ) -> list[str]:
     """Returns QEMU's arguments for a topology. Backing files and the console lie in `state`.
 
     port: options of the socket to the agent.
     shares: the folders of this computer that the guest can read or write.
-    further: last arguments.
+    extra_arguments: last arguments.
     """
     machine = ",".join(filter(None, ["q35", topology.machine_options]))
     cpu = "host" if accelerator == "kvm" else _TCG_CPU
@@ -134,7 +135,7 @@ def command_line(
     for argument in topology.qemu:
         # Splits first, since paths may contain spaces.
         arguments += [word.format(**files) for word in shlex.split(argument)]
-    return [*arguments, *further]
+    return [*arguments, *extra_arguments]
 
 
 def _host_name(topology: Topology) -> str:
@@ -193,8 +194,8 @@ class Qemu:
                 )
         except subprocess.TimeoutExpired:
             pass
-        words = [_tail(path) for path in (self._console, self._log)]
-        return MachineDiedError(f"guest {self._name} {observation}", "\n".join(filter(None, words)))
+        parts = [_tail(path) for path in (self._console, self._log)]
+        return MachineDiedError(f"guest {self._name} {observation}", "\n".join(filter(None, parts)))
 
     def kill(self) -> None:
         """Ends QEMU at once, as a power cut would."""

@@ -40,14 +40,14 @@ def serve(
     try:
         with open_guest_machine(topology, state, on_step) as machine:
             guest = _Guest(machine, state)
-            guest.tell(None)  # left by a killed server; the folder is ours now
+            guest.write_state(None)  # left by a killed server; the folder is ours now
             try:
                 with ControlServer(state, guest):
-                    guest.tell(machine.proof)
+                    guest.write_state(machine.proof)
                     on_ready(machine.proof)
                     raise machine.wait_ended()
             finally:
-                guest.tell(None)
+                guest.write_state(None)
     except _EndRequest:
         return
 
@@ -61,7 +61,7 @@ class _Guest:
         self._power_cut = state / POWER_CUT_FILE
         self.spawn = machine.spawn
 
-    def tell(self, proof: Proof | None, *, power_cut: bool = False) -> None:
+    def write_state(self, proof: Proof | None, *, power_cut: bool = False) -> None:
         """Writes to the folder whether the machine is proved, or without power."""
         if power_cut:
             self._power_cut.touch()
@@ -74,11 +74,11 @@ class _Guest:
 
     def power_cut(self) -> None:
         self._machine.power_cut()
-        self.tell(None, power_cut=True)
+        self.write_state(None, power_cut=True)
 
     def power_on(self) -> None:
         self._machine.power_on()
-        self.tell(self._machine.proof)
+        self.write_state(self._machine.proof)
 
 
 class _EndRequest(BaseException):

@@ -91,7 +91,7 @@ def read_ssd(path: str, disks: object) -> dict[str, object]:
     disks: the result of `read_disks`.
     """
     mount = read_mount(path)
-    kept = (
+    names = (
         "device",
         "device_number",
         "block_devices",
@@ -100,13 +100,13 @@ def read_ssd(path: str, disks: object) -> dict[str, object]:
         "bytes",
         "free_bytes",
     )
-    facts = {name: mount[name] for name in kept}
-    beneath = mount["block_devices"]
+    facts = {name: mount[name] for name in names}
+    block_devices = mount["block_devices"]
     disk: object = Unreadable(f"{mount['device']} is on no disk of its own")
     if isinstance(disks, Unreadable):
         disk = disks
-    elif isinstance(disks, list) and isinstance(beneath, list):
-        found = [one for one in disks if [one["name"]] == beneath]
+    elif isinstance(disks, list) and isinstance(block_devices, list):
+        found = [one for one in disks if [one["name"]] == block_devices]
         disk = found[0] if found else disk
     for name in ("transport", "rotates"):
         facts[name] = disk[name] if isinstance(disk, dict) else disk
@@ -128,7 +128,7 @@ def _block_devices(device: str) -> list[str]:
 
     Raises OSError if `device` is no block device (a tmpfs has none).
     """
-    return sorted(_beneath(_block_device_folder(device).name))
+    return sorted(_lowest_devices(_block_device_folder(device).name))
 
 
 def _block_device_folder(device: str) -> Path:
@@ -149,19 +149,19 @@ def _mapping(device: str) -> list[dict[str, object]]:
     return [_target(line.split()) for line in table.splitlines()]
 
 
-def _target(words: list[str]) -> dict[str, object]:
+def _target(fields: list[str]) -> dict[str, object]:
     """Reads "start length type ...", and a stripe's "count chunk device offset ..."."""
-    target: dict[str, object] = {"target": words[2]}
-    if words[2] == "striped":
-        target |= {"stripes": int(words[3]), "chunk_bytes": int(words[4]) * _SECTOR_BYTES}
+    target: dict[str, object] = {"target": fields[2]}
+    if fields[2] == "striped":
+        target |= {"stripes": int(fields[3]), "chunk_bytes": int(fields[4]) * _SECTOR_BYTES}
     return target
 
 
-def _beneath(name: str) -> set[str]:
+def _lowest_devices(name: str) -> set[str]:
     folder = _BLOCK_DEVICES / name
     slaves = [path.name for path in (folder / "slaves").glob("*")]
     if slaves:
-        return set().union(*map(_beneath, slaves))
+        return set().union(*map(_lowest_devices, slaves))
     if (folder / "partition").exists():
         return {folder.resolve().parent.name}
     return {name}

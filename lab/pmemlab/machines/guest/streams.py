@@ -17,10 +17,10 @@ from pmemlab.machines.guest import agent
 from pmemlab.machines.guest.link import Command
 
 __all__ = [
-    "input_passed",
+    "forwarding_input",
+    "handling_signals",
     "run_on_own_streams",
     "shell_status",
-    "signals_handled",
     "write_all",
 ]
 
@@ -47,8 +47,8 @@ def run_on_own_streams(
     command = spawn()
     try:
         with (
-            input_passed(command.send_input, command.end_input),
-            _interrupt_passed_to(command),
+            forwarding_input(command.send_input, command.end_input),
+            _forwarding_interrupts_to(command),
             closing(command.output(timeout)) as output,
         ):
             for stream, data in output:
@@ -83,7 +83,7 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 @contextmanager
-def input_passed(send: Callable[[bytes], bool], end: Callable[[], None]) -> Iterator[None]:
+def forwarding_input(send: Callable[[bytes], bool], end: Callable[[], None]) -> Iterator[None]:
     """Passes on standard input, from a thread of its own, until this context or the input ends.
 
     send: returns whether more is wanted. end: called at the end of the input.
@@ -117,14 +117,14 @@ def input_passed(send: Callable[[bytes], bool], end: Callable[[], None]) -> Iter
 
 
 @contextmanager
-def signals_handled(
+def handling_signals(
     number: signal.Signals,
     handle: Callable[[], None],
-    then: Callable[[int, FrameType | None], object] | None = None,
+    next_handler: Callable[[int, FrameType | None], object] | None = None,
 ) -> Iterator[None]:
     """Calls `handle` for each of these signals, from a thread of its own.
 
-    then: the handler after the first signal. Default: the same.
+    next_handler: the handler after the first signal. Default: the same.
     """
     # A signal's handler may interrupt a holder of the link's lock, so it only wakes the thread.
     woken, wake = os.pipe()
@@ -136,28 +136,28 @@ def signals_handled(
                 handle()
 
     def signalled(_number: int, _frame: FrameType | None) -> None:
-        if then is not None:
-            signal.signal(number, then)
+        if next_handler is not None:
+            signal.signal(number, next_handler)
         with suppress(BlockingIOError):
             os.write(wake, b"s")
 
-    before = signal.signal(number, signalled)
+    previous_handler = signal.signal(number, signalled)
     thread = threading.Thread(target=run, name=number.name, daemon=True)
     thread.start()
     try:
         yield
     finally:
-        signal.signal(number, before)
+        signal.signal(number, previous_handler)
         os.close(wake)
         thread.join()
         os.close(woken)
 
 
 @contextmanager
-def _interrupt_passed_to(command: Command) -> Iterator[None]:
+def _forwarding_interrupts_to(command: Command) -> Iterator[None]:
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a job in the background
         yield
         return
     interrupt = partial(command.signal, signal.SIGINT)
-    with signals_handled(signal.SIGINT, interrupt, then=signal.default_int_handler):
+    with handling_signals(signal.SIGINT, interrupt, next_handler=signal.default_int_handler):
         yield

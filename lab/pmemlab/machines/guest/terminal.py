@@ -13,9 +13,9 @@ from contextlib import contextmanager, suppress
 from pmemlab.errors import LabError
 from pmemlab.machines.guest.link import Command
 from pmemlab.machines.guest.streams import (
-    input_passed,
+    forwarding_input,
+    handling_signals,
     shell_status,
-    signals_handled,
     write_all,
 )
 
@@ -52,8 +52,8 @@ def run_on_own_terminal(spawn: Callable[[Mapping[str, int]], Command]) -> int:
 
     with (
         _raw_terminal(),
-        signals_handled(signal.SIGWINCH, resize),
-        input_passed(type_keys, end=command.kill),  # the command ends with the terminal
+        handling_signals(signal.SIGWINCH, resize),
+        forwarding_input(type_keys, end=command.kill),  # the command ends with the terminal
     ):
         with suppress(LabError):  # the reader of the output reports a dead guest
             resize()  # the size may have changed since `spawn`
@@ -65,9 +65,9 @@ def run_on_own_terminal(spawn: Callable[[Mapping[str, int]], Command]) -> int:
 @contextmanager
 def _raw_terminal() -> Iterator[None]:
     terminal = sys.stdin.fileno()
-    before = termios.tcgetattr(terminal)
+    previous_settings = termios.tcgetattr(terminal)
     tty.setraw(terminal)
     try:
         yield
     finally:
-        termios.tcsetattr(terminal, termios.TCSAFLUSH, before)
+        termios.tcsetattr(terminal, termios.TCSAFLUSH, previous_settings)

@@ -84,8 +84,8 @@ def draw_bars(name: str, alt: str, groups: Sequence[BarGroup], looks: Sequence[L
 
 
 def _figure(groups: Sequence[BarGroup], looks: Sequence[Look], width_px: int) -> Figure:
-    beside = width_px != NARROW_PX
-    label_px = width_px * _LABEL_SHARE if beside else width_px
+    has_labels_beside = width_px != NARROW_PX
+    label_px = width_px * _LABEL_SHARE if has_labels_beside else width_px
     letters = int((label_px - 12) / (SMALL_LETTER_PX * _LETTER_WIDTH))
     longest = max(len(look.label) for look in looks) * SMALL_LETTER_PX * _LETTER_WIDTH
     columns = max(1, int(width_px / (_LEGEND_HANDLE_PX + longest)))
@@ -101,7 +101,7 @@ def _figure(groups: Sequence[BarGroup], looks: Sequence[Look], width_px: int) ->
         for bar in group.bars:
             lines = textwrap.wrap(bar.label, letters, break_on_hyphens=False) or [""]
             label_height = _LINE_PX * len(lines)
-            if beside:
+            if has_labels_beside:
                 middle = top + max(label_height, _BAR_PX) / 2
                 rows.append(_Row(bar, lines, middle - label_height / 2, middle - _BAR_PX / 2))
                 top += max(label_height, _BAR_PX) + _GAP_PX
@@ -112,9 +112,9 @@ def _figure(groups: Sequence[BarGroup], looks: Sequence[Look], width_px: int) ->
     draw_legend(figure, columns, [_legend_patch(look) for look in looks])
     for heading, at in headings:
         figure.text(0, 1 - (at + _LINE_PX / 2) / top, heading, fontweight="bold", va="center")
-    left_px = label_px if beside else 1
+    left_px = label_px if has_labels_beside else 1
     axes = figure.add_axes((left_px / width_px, 0, 1 - (left_px + _VALUE_PX) / width_px, 1))
-    _draw_rows(axes, rows, top, beside)
+    _draw_rows(axes, rows, top, has_labels_beside)
     return figure
 
 
@@ -124,7 +124,7 @@ def _legend_patch(look: Look) -> Patch:
     return Patch(facecolor=look.fill, edgecolor=look.edge, hatch=look.hatch, label=look.label)
 
 
-def _draw_rows(axes: Axes, rows: Sequence[_Row], height_px: float, beside: bool) -> None:
+def _draw_rows(axes: Axes, rows: Sequence[_Row], height_px: float, has_labels_beside: bool) -> None:
     axes.set_axis_off()
     axes.set_ylim(height_px, 0)
     longest = max(sum(part.value for part in row.bar.parts) for row in rows)
@@ -135,9 +135,9 @@ def _draw_rows(axes: Axes, rows: Sequence[_Row], height_px: float, beside: bool)
             axes.annotate(
                 line,
                 (0, row.label_top + _LINE_PX * (i + 0.5)),
-                xytext=(-10 if beside else 0, 0),
+                xytext=(-10 if has_labels_beside else 0, 0),
                 textcoords="offset points",
-                ha="right" if beside else "left",
+                ha="right" if has_labels_beside else "left",
                 va="center",
                 fontsize=SMALL_LETTER_PX,
                 annotation_clip=False,
@@ -166,5 +166,5 @@ def _draw_rows(axes: Axes, rows: Sequence[_Row], height_px: float, beside: bool)
             annotation_clip=False,
         )
     first, last = rows[0].bar_top, rows[-1].bar_top + _BAR_PX
-    if beside:
+    if has_labels_beside:
         axes.plot([0, 0], [first - 4, last + 4], color=PALE, linewidth=1, zorder=0, clip_on=False)

@@ -10,7 +10,7 @@ from pmemlab.quantities import known_text
 from pmemlab.report.documents import CheckpointArm, Results
 from pmemlab.report.drawing.bars import Bar, BarGroup, Part, draw_bars
 from pmemlab.report.page import Block, Figure, Fold, Section, Table
-from pmemlab.report.sections.looks import ALL, look_of
+from pmemlab.report.sections.looks import ALL_LOOKS, rate_look
 from pmemlab.report.sections.scenario_figures import grouped
 
 __all__ = ["checkpoints"]
@@ -22,15 +22,15 @@ _TITLE = "Checkpoints on SATA, NVMe and PMem"
 class _Quantity:
     """The quantity of a figure. form: the format of a value.
 
-    beside: a second quantity, which stands only in the figure's table.
+    second: a second quantity, which stands only in the figure's table.
     """
 
     name: str
     caption: str
-    of: Callable[[CheckpointArm], float | None]
+    value: Callable[[CheckpointArm], float | None]
     form: str
     more_is_better: bool = True
-    beside: tuple[str, Callable[[CheckpointArm], float | None]] | None = None
+    second: tuple[str, Callable[[CheckpointArm], float | None]] | None = None
 
 
 def _gb_per_s(bytes_per_s: float | None) -> float | None:
@@ -49,7 +49,7 @@ _QUANTITIES: Final = (
         "Loads of {} from the medium until all of it was read, GB/s",
         lambda arm: _gb_per_s(arm.cold_bytes_per_s),
         ".2f",
-        beside=("warm, GB/s", lambda arm: _gb_per_s(arm.warm_bytes_per_s)),
+        second=("warm, GB/s", lambda arm: _gb_per_s(arm.warm_bytes_per_s)),
     ),
     _Quantity(
         "stall",
@@ -65,8 +65,8 @@ def checkpoints(results: Results) -> Section:
     """Returns figures for each model, and a table of the checkpoints on emulated media."""
     arms = results.checkpoints
     if not arms:
-        lacking = "No checkpoints were saved and loaded here; `make checkpoints` does it."
-        return Section("checkpoints", _TITLE, lacking=lacking)
+        missing_note = "No checkpoints were saved and loaded here; `make checkpoints` does it."
+        return Section("checkpoints", _TITLE, missing_note=missing_note)
     rated = [arm for arm in arms if arm.kind != "functional-only"]
     models = grouped(rated, lambda arm: arm.model)
     blocks: list[Block] = []
@@ -79,7 +79,7 @@ def checkpoints(results: Results) -> Section:
         )
     for number, (model, members) in enumerate(models.items()):
         for quantity in _QUANTITIES:
-            known = [arm for arm in members if quantity.of(arm) is not None]
+            known = [arm for arm in members if quantity.value(arm) is not None]
             if known:
                 name = f"checkpoints-{number}-{quantity.name}"
                 blocks.append(_figure(name, model, known, quantity))
@@ -102,7 +102,7 @@ def _figure(name: str, model: str, arms: Sequence[CheckpointArm], quantity: _Qua
             [
                 Bar(
                     arm.format,
-                    [Part(_value(arm, quantity), look_of(arm.kind, predicted=False))],
+                    [Part(_value(arm, quantity), rate_look(arm.kind, predicted=False))],
                     format(_value(arm, quantity), quantity.form),
                 )
                 for arm in members
@@ -117,14 +117,14 @@ def _figure(name: str, model: str, arms: Sequence[CheckpointArm], quantity: _Qua
         f"{caption}: {len(arms)} formats on {len(media)} media. The best is {best.format} on "
         f"{_medium(best)} with {format(_value(best, quantity), quantity.form)}."
     )
-    beside = quantity.beside
+    second = quantity.second
     table = Table(
         caption,
         (
             "medium",
             "format",
             quantity.name.replace("-", " "),
-            *(beside[:1] if beside else ()),
+            *(second[:1] if second else ()),
             "is",
         ),
         [
@@ -132,18 +132,18 @@ def _figure(name: str, model: str, arms: Sequence[CheckpointArm], quantity: _Qua
                 _medium(arm),
                 arm.format,
                 format(_value(arm, quantity), quantity.form),
-                *([known_text(beside[1](arm), quantity.form)] if beside else []),
+                *([known_text(second[1](arm), quantity.form)] if second else []),
                 "modelled, paced" if arm.kind == "modelled" else arm.kind,
             )
             for arm in arms
         ],
-        numeric=(2, 3) if beside else (2,),
+        numeric=(2, 3) if second else (2,),
     )
-    return Figure(draw_bars(name, alt, groups, ALL), table)
+    return Figure(draw_bars(name, alt, groups, ALL_LOOKS), table)
 
 
 def _value(arm: CheckpointArm, quantity: _Quantity) -> float:
-    value = quantity.of(arm)
+    value = quantity.value(arm)
     assert value is not None
     return value
 

@@ -21,12 +21,14 @@ def fidelity(results: Results) -> Section:
     """Returns the predictions that miss their aim, then a table for each kind of prediction."""
     rows = [row for section in results.fidelity for row in section.rows]
     if not rows:
-        lacking = (
+        missing_note = (
             "No prediction was held against the truth here; `pmemlab model fidelity --json "
             "results/fidelity.json` does it."
         )
-        return Section("fidelity", _TITLE, lacking=lacking)
-    blocks: list[Block] = [f"Predictions beside what was published or measured: {_held(rows)}."]
+        return Section("fidelity", _TITLE, missing_note=missing_note)
+    blocks: list[Block] = [
+        f"Predictions beside what was published or measured: {_aims_text(rows)}."
+    ]
     beyond = [row for row in rows if row.reached is False]
     if beyond:
         blocks.append(_table("Beyond their aim", beyond))
@@ -34,7 +36,7 @@ def fidelity(results: Results) -> Section:
     return Section("fidelity", _TITLE, blocks)
 
 
-def _held(rows: Sequence[Row]) -> str:
+def _aims_text(rows: Sequence[Row]) -> str:
     aimed = [row for row in rows if row.reached is not None]
     if not aimed:
         return f"{len(rows)} without an aim"
@@ -45,7 +47,7 @@ def _fold(section: FidelitySection) -> Fold:
     # The intro is written for a page of the documents, whose links lead nowhere from here.
     before = [_LINK.sub(r"\1", section.intro)] if section.intro else []
     return Fold(
-        f"{section.title}: {_held(section.rows)}",
+        f"{section.title}: {_aims_text(section.rows)}",
         _table(section.title, section.rows),
         before,
         [_LINK.sub(r"\1", remark) for remark in section.remarks],

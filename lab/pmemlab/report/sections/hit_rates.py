@@ -29,24 +29,24 @@ class _FirstTier:
     share: float
     hits: float
     bytes: float | None
-    of: str
+    source: str
     marker: Marker
     line: str = ""
 
 
 def hit_rates(results: Results) -> Section:
     """Returns runs and plans with several tiers, by the first tier's share of the rows."""
-    tiers = _of_runs(results.rows)
+    tiers = _tiers_of_runs(results.rows)
     for sweep in results.cache_sweeps:
-        tiers += _of_sweep(sweep)
+        tiers += _tiers_of_sweep(sweep)
     for plan in results.plans:
-        tiers += _of_plan(plan)
+        tiers += _tiers_of_plan(plan)
     if not tiers:
-        lacking = (
+        missing_note = (
             "No run here has rows in more than one tier; `make cache-sizes` tries several sizes, "
             "and `pmemlab model plan --json` predicts others."
         )
-        return Section("hit-rates", _TITLE, lacking=lacking)
+        return Section("hit-rates", _TITLE, missing_note=missing_note)
     text = (
         "A row in the first tier is found there; the others come from the tiers below. Hits are "
         "counted in training, so they mean the same on emulated machines as on real ones. A line "
@@ -86,7 +86,7 @@ def _figure(tiers: Sequence[_FirstTier]) -> Figure:
         [
             (
                 str(point.number),
-                tier.of,
+                tier.source,
                 f"{tier.share:.2%}",
                 bytes_text(tier.bytes),
                 f"{tier.hits:.1%}",
@@ -99,19 +99,19 @@ def _figure(tiers: Sequence[_FirstTier]) -> Figure:
     return Figure(drawing, table)
 
 
-def _of_runs(rows: Sequence[ResultRow]) -> list[_FirstTier]:
+def _tiers_of_runs(rows: Sequence[ResultRow]) -> list[_FirstTier]:
     tiers: dict[_FirstTier, None] = {}
     for row in rows:
         share, hits = row.first_tier_share, row.hit_rate
         if row.predicted or share is None or hits is None or not 0 < share < 1:
             continue  # a prediction repeats its run's; a single tier has all
         paced = f", paced as {row.devices_label}" if any(row.devices) else ""
-        of = f"{row.scenario}, {row.storage_type} on {row.machine_label}{paced}"
-        tiers.setdefault(_FirstTier(share, hits, row.first_tier_bytes, of, _COUNTED))
+        source = f"{row.scenario}, {row.storage_type} on {row.machine_label}{paced}"
+        tiers.setdefault(_FirstTier(share, hits, row.first_tier_bytes, source, _COUNTED))
     return list(tiers)
 
 
-def _of_sweep(sweep: CacheSweep) -> list[_FirstTier]:
+def _tiers_of_sweep(sweep: CacheSweep) -> list[_FirstTier]:
     direct = [
         _FirstTier(tier.share, tier.hit_rate, tier.bytes, sweep.table, _COUNTED, sweep.table)
         for tier in sweep.first_tiers
@@ -127,7 +127,7 @@ def _of_sweep(sweep: CacheSweep) -> list[_FirstTier]:
     return direct + cached
 
 
-def _of_plan(plan: Plan) -> list[_FirstTier]:
+def _tiers_of_plan(plan: Plan) -> list[_FirstTier]:
     """Returns each size of a plan's first tier once: choices share it, with other devices below."""
     sizes: dict[tuple[float, float], _FirstTier] = {}
     for choice in plan.choices:

@@ -9,14 +9,14 @@ from pmemlab.scenarios.metrics import MetricKind
 from pmemlab.scenarios.rows import ResultRow
 
 __all__ = [
-    "ALL",
+    "ALL_LOOKS",
     "MEASURED",
     "PACED",
     "PREDICTED",
     "THROUGHPUT_COMMAND",
     "devices_text",
-    "how_text",
-    "look_of",
+    "method_text",
+    "rate_look",
 ]
 
 _BLUE: Final = "#2c5f8d"
@@ -24,12 +24,12 @@ MEASURED: Final = Look("measured", _BLUE, edge=_BLUE)
 PACED: Final = Look("modelled: paced", "#ffffff", "xxxx", _BLUE)
 PREDICTED: Final = Look("modelled: predicted", "#ffffff", "///", _BLUE)
 
-ALL: Final = (MEASURED, PACED, PREDICTED)
+ALL_LOOKS: Final = (MEASURED, PACED, PREDICTED)
 
 THROUGHPUT_COMMAND: Final = "pmemlab test scenarios/throughput"
 
 
-def look_of(kind: MetricKind, predicted: bool) -> Look:
+def rate_look(kind: MetricKind, predicted: bool) -> Look:
     """Returns the look of a rate. REQUIRES: the kind is not functional-only, which has no rates."""
     assert kind != "functional-only", "what only works is never drawn"
     if kind == "measured":
@@ -37,9 +37,9 @@ def look_of(kind: MetricKind, predicted: bool) -> Look:
     return PREDICTED if predicted else PACED
 
 
-def how_text(row: ResultRow) -> str:
+def method_text(row: ResultRow) -> str:
     """Returns in a word how the row's times were obtained. REQUIRES: the row has rates."""
-    return look_of(row.kind, row.predicted).label.rpartition(" ")[2]
+    return rate_look(row.kind, row.predicted).label.rpartition(" ")[2]
 
 
 def devices_text(row: ResultRow) -> str:

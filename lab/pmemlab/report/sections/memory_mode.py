@@ -9,7 +9,7 @@ from pmemlab.quantities import bytes_text, known_text
 from pmemlab.report.documents import CacheSweep, FirstTier, Results
 from pmemlab.report.drawing.bars import Bar, BarGroup, Part, draw_bars
 from pmemlab.report.page import Block, Figure, Section, Table
-from pmemlab.report.sections.looks import ALL, PREDICTED, devices_text, look_of
+from pmemlab.report.sections.looks import ALL_LOOKS, PREDICTED, devices_text, rate_look
 from pmemlab.scenarios.rows import ResultRow
 
 __all__ = ["memory_mode"]
@@ -33,8 +33,10 @@ def memory_mode(results: Results) -> Section:
     both = {key: pair for key, pair in figures.items() if all(pair)}
     sweeps = [(sweep, tiers) for sweep in results.cache_sweeps if (tiers := _modelled(sweep))]
     if not both and not sweeps:
-        lacking = "Nothing here ran both in memory mode and in app direct; `make cache-sizes` does."
-        return Section("memory-mode", _TITLE, lacking=lacking)
+        missing_note = (
+            "Nothing here ran both in memory mode and in app direct; `make cache-sizes` does."
+        )
+        return Section("memory-mode", _TITLE, missing_note=missing_note)
     blocks: list[Block] = [
         "In memory mode, DRAM is a cache that the hardware fills by lines of 64 bytes, whatever is "
         "in them. In app direct, the engine decides by rows what lies where. The time of the "
@@ -105,7 +107,7 @@ def _sweep_figure(name: str, sweep: CacheSweep, tiers: Sequence[_MemoryTimes]) -
         ],
         numeric=range(8),
     )
-    return Figure(draw_bars(name, alt, groups, ALL), table)
+    return Figure(draw_bars(name, alt, groups, ALL_LOOKS), table)
 
 
 def _millions(per_s: float | None) -> str:
@@ -127,7 +129,7 @@ def _figure(
             [
                 Bar(
                     f"{row.storage_type} on {devices_text(row)}",
-                    [Part(row.samples_per_s, look_of(row.kind, row.predicted))],
+                    [Part(row.samples_per_s, rate_look(row.kind, row.predicted))],
                     f"{row.samples_per_s:,.0f}",
                 )
                 for row in rows
@@ -157,7 +159,7 @@ def _figure(
         ],
         numeric=(3,),
     )
-    return Figure(draw_bars(name, alt, groups, ALL), table)
+    return Figure(draw_bars(name, alt, groups, ALL_LOOKS), table)
 
 
 def _fastest_first(rows: Sequence[ResultRow]) -> list[ResultRow]:

@@ -27,11 +27,11 @@ def prices(results: Results) -> Section:
     """Returns, for each plan, a figure of the choices with a price, and a table of the others."""
     plans = [plan for plan in results.plans if plan.choices]
     if not plans:
-        lacking = (
+        missing_note = (
             "No plan is here; `pmemlab model plan --rows 2e9 --dim 64 --skew 1.05 "
             "--lookups-per-s 5e6 --json results/plan.json` makes one."
         )
-        return Section("prices", _TITLE, lacking=lacking)
+        return Section("prices", _TITLE, missing_note=missing_note)
     blocks: list[Block] = [
         "What each way to store the tables costs a month, and how many lookups a second its "
         "machines can do at most. No choice is both cheaper and faster than one on the dashed "

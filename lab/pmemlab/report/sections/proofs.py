@@ -25,8 +25,8 @@ def proofs(results: Results) -> Section:
     for row in sorted(results.rows, key=lambda row: row.time):
         machines[row.topology, row.machine_label] = row
     if not machines:
-        lacking = "No machine was used here; `make scenarios` proves and uses the lab's."
-        return Section("proofs", _TITLE, lacking=lacking)
+        missing_note = "No machine was used here; `make scenarios` proves and uses the lab's."
+        return Section("proofs", _TITLE, missing_note=missing_note)
     rows = [machines[key] for key in sorted(machines)]
     table = Table(
         "The machines that results here were taken on",

@@ -8,7 +8,7 @@ from pmemlab.quantities import count_text, known_text
 from pmemlab.report.documents import Results
 from pmemlab.report.drawing.bars import Bar, BarGroup, Part, draw_bars
 from pmemlab.report.page import Block, Figure, Section, Table
-from pmemlab.report.sections.looks import ALL, THROUGHPUT_COMMAND, devices_text, look_of
+from pmemlab.report.sections.looks import ALL_LOOKS, THROUGHPUT_COMMAND, devices_text, rate_look
 from pmemlab.report.sections.scenario_figures import grouped, scenario_figures
 from pmemlab.scenarios.rows import ResultRow
 
@@ -21,8 +21,10 @@ def rates(results: Results) -> Section:
     """Returns a figure for each scenario and machine, with a bar for each run."""
     rated = [row for row in results.rows if row.has_rates]
     if not rated:
-        lacking = f"No run here has a rate that means something; `{THROUGHPUT_COMMAND}` makes some."
-        return Section("rates", _TITLE, lacking=lacking)
+        missing_note = (
+            f"No run here has a rate that means something; `{THROUGHPUT_COMMAND}` makes some."
+        )
+        return Section("rates", _TITLE, missing_note=missing_note)
     blocks: list[Block] = [
         "How many samples a second a model trains on, by storage type and by the devices that its "
         "tiers are on, first tier first. What was measured ran on this computer's own media; what "
@@ -61,9 +63,9 @@ def _figure(name: str, scenario: str, machine: str, rows: Sequence[ResultRow]) -
         ],
         numeric=(2, 3, 4),
     )
-    return Figure(draw_bars(name, alt, groups, ALL), table)
+    return Figure(draw_bars(name, alt, groups, ALL_LOOKS), table)
 
 
 def _bar(row: ResultRow) -> Bar:
-    look = look_of(row.kind, row.predicted)
+    look = rate_look(row.kind, row.predicted)
     return Bar(devices_text(row), [Part(row.samples_per_s, look)], f"{row.samples_per_s:,.0f}")

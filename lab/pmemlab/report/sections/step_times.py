@@ -10,7 +10,7 @@ from pmemlab.report.documents import Results
 from pmemlab.report.drawing.bars import Bar, BarGroup, Part, draw_bars
 from pmemlab.report.drawing.canvas import Look
 from pmemlab.report.page import Block, Figure, Section, Table
-from pmemlab.report.sections.looks import THROUGHPUT_COMMAND, devices_text, how_text
+from pmemlab.report.sections.looks import THROUGHPUT_COMMAND, devices_text, method_text
 from pmemlab.report.sections.scenario_figures import grouped, scenario_figures
 from pmemlab.scenarios.rows import ResultRow
 
@@ -33,8 +33,10 @@ def step_times(results: Results) -> Section:
     """Returns a figure for each scenario and machine, with a bar for each timed run."""
     timed = [row for row in results.rows if row.has_rates and row.step_ms]
     if not timed:
-        lacking = f"No run here says where its time went; `{THROUGHPUT_COMMAND}` makes such runs."
-        return Section("step-times", _TITLE, lacking=lacking)
+        missing_note = (
+            f"No run here says where its time went; `{THROUGHPUT_COMMAND}` makes such runs."
+        )
+        return Section("step-times", _TITLE, missing_note=missing_note)
     blocks: list[Block] = [
         "The milliseconds of a training step, by part: work of the processor, and each tier of "
         "the storage."
@@ -44,7 +46,7 @@ def step_times(results: Results) -> Section:
 
 
 def _figure(name: str, scenario: str, machine: str, rows: Sequence[ResultRow]) -> Figure:
-    rows = sorted(rows, key=_whole)
+    rows = sorted(rows, key=_total_ms)
     parts = _parts_of(rows)
     looks = {
         part: Look(_TIER_NAMES.get(part, part), *_FILLS[i % len(_FILLS)])
@@ -55,9 +57,9 @@ def _figure(name: str, scenario: str, machine: str, rows: Sequence[ResultRow]) -
             storage_type,
             [
                 Bar(
-                    f"{devices_text(row)}, {how_text(row)}",
+                    f"{devices_text(row)}, {method_text(row)}",
                     [Part(row.step_ms[part], looks[part]) for part in parts if part in row.step_ms],
-                    f"{_whole(row):,.1f} ms",
+                    f"{_total_ms(row):,.1f} ms",
                 )
                 for row in members
             ],
@@ -69,7 +71,7 @@ def _figure(name: str, scenario: str, machine: str, rows: Sequence[ResultRow]) -
     alt = (
         f"{caption}: {count_text(len(rows), 'bar')} in {count_text(len(parts), 'part')}; "
         f"the longest is {slowest.storage_type} on {devices_text(slowest)} with "
-        f"{_whole(slowest):,.1f} ms."
+        f"{_total_ms(slowest):,.1f} ms."
     )
     table = Table(
         caption,
@@ -79,7 +81,7 @@ def _figure(name: str, scenario: str, machine: str, rows: Sequence[ResultRow]) -
                 row.storage_type,
                 devices_text(row),
                 *(f"{row.step_ms[p]:,.2f}" if p in row.step_ms else "–" for p in parts),
-                f"{_whole(row):,.2f}",
+                f"{_total_ms(row):,.2f}",
                 row.kind_label,
             )
             for row in rows
@@ -89,7 +91,7 @@ def _figure(name: str, scenario: str, machine: str, rows: Sequence[ResultRow]) -
     return Figure(draw_bars(name, alt, groups, list(looks.values())), table)
 
 
-def _whole(row: ResultRow) -> float:
+def _total_ms(row: ResultRow) -> float:
     return sum(row.step_ms.values())
 
 

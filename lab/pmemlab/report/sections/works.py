@@ -18,15 +18,15 @@ def works(results: Results) -> Section:
     """Returns a table of the runs whose own rates say nothing, with modelled rates instead."""
     without_rates = [row for row in results.rows if not row.has_rates]
     rows = [row for row in without_rates if not row.not_judged]
-    ran = _ran([row for row in without_rates if row.not_judged])
-    if not rows and ran:
-        return Section("works", _TITLE, ran)
+    unjudged = _unjudged_blocks([row for row in without_rates if row.not_judged])
+    if not rows and unjudged:
+        return Section("works", _TITLE, unjudged)
     if not rows:
-        lacking = (
+        missing_note = (
             "No run here lacks a rate of its own; `make scenarios` makes such runs, on emulated "
             "media."
         )
-        return Section("works", _TITLE, lacking=lacking)
+        return Section("works", _TITLE, missing_note=missing_note)
     text = (
         "Each of these trained to the rows and losses of DRAM on the same machine, to the last "
         "bit; on a machine that was proved, its rows lay where the storage type says. Their own "
@@ -58,10 +58,10 @@ def works(results: Results) -> Section:
         ],
         numeric=(4, 5, 6, 7, 8),
     )
-    return Section("works", _TITLE, [text, table, *ran])
+    return Section("works", _TITLE, [text, table, *unjudged])
 
 
-def _ran(rows: Sequence[ResultRow]) -> list[str | Table]:
+def _unjudged_blocks(rows: Sequence[ResultRow]) -> list[str | Table]:
     """Returns blocks about programs that the lab was not asked to judge."""
     if not rows:
         return []
