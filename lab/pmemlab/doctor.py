@@ -138,7 +138,7 @@ def _guest() -> Diagnosis:
     )
     sandbox = "on" if sandbox_arguments(find_qemu()) else "this QEMU has none that starts here"
     source = kernel_source()
-    notes = [source.words, accelerator, f"QEMU's sandbox: {sandbox}", *notes]
+    notes = [source.description, accelerator, f"QEMU's sandbox: {sandbox}", *notes]
     too_old = [
         missing
         for name in topology_names()

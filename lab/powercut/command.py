@@ -375,9 +375,9 @@ def _print_useless(console: Console, record: Record) -> None:
 def _print_record(console: Console, record: Record) -> None:
     places = Table("cut points", "call", "where", title=f"{record.point_count} cut points")
     for cut_place in record.places:
-        where = Text(short_stack(cut_place.frames))
+        place = Text(short_stack(cut_place.frames))
         places.add_row(
-            str(len(cut_place.points)), f"{cut_place.function} ({cut_place.kind})", where
+            str(len(cut_place.points)), f"{cut_place.function} ({cut_place.kind})", place
         )
     console.print(places)
     sites = Table(

@@ -31,9 +31,9 @@ def cache_folder() -> Path:
     """Returns the folder that keeps the library between runs: $POWERCUT_CACHE, or powercut in
     $XDG_CACHE_HOME, or ~/.cache/powercut. Made if need be. Raises `PowercutError`.
     """
-    own = os.environ.get("POWERCUT_CACHE")
+    chosen = os.environ.get("POWERCUT_CACHE")
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(own) if own else Path(base) / "powercut"
+    folder = Path(chosen) if chosen else Path(base) / "powercut"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -80,13 +80,13 @@ def _publish(compiler: str, folder: Path) -> None:
 
 
 def _compiler() -> str:
-    asked = os.environ.get("CXX")
-    for name in [asked] if asked else ["g++", "clang++", "c++"]:
+    chosen = os.environ.get("CXX")
+    for name in [chosen] if chosen else ["g++", "clang++", "c++"]:
         found = shutil.which(name)
         if found:
             return found
     raise PowercutError(
-        f"{asked or 'a C++ compiler'} isn't here, and emulated power cuts compile a library; "
+        f"{chosen or 'a C++ compiler'} isn't here, and emulated power cuts compile a library; "
         "to get one: apt-get install g++ (or set CXX)"
     )
 
@@ -102,10 +102,14 @@ def _key(compiler: str) -> str:
 
 def _build(compiler: str, folder: Path) -> None:
     # All sources in one unit: most of the time goes into the headers that all of them include.
-    whole = "".join(f'#include "{source}"\n' for source in sorted(_SOURCES.glob("*.cc")))
+    source_text = "".join(f'#include "{source}"\n' for source in sorted(_SOURCES.glob("*.cc")))
     command = [compiler, *_COMPILE, *_LINK, "-o", str(folder / _SONAME), "-x", "c++", "-"]
     done = subprocess.run(
-        [*command, "-ldl", "-pthread"], input=whole, capture_output=True, text=True, check=False
+        [*command, "-ldl", "-pthread"],
+        input=source_text,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode != 0:
         raise PowercutError(f"{' '.join(command)}: {done.stderr.strip()}")

@@ -76,17 +76,17 @@ def new_medium(
         folder / "session",
         folder / "output",
     )
-    made: list[Path] = []
+    made_roots: list[Path] = []
     try:
         for root, source in zip(
             medium.roots, template.roots if template else [None] * len(medium.roots), strict=True
         ):
             _make(root, source)
-            made.append(root)
+            made_roots.append(root)
         medium.renew()
         yield medium
     finally:
-        for root in made:
+        for root in made_roots:
             _remove(root)
             _remove(kept_folder(root))
         _remove(folder)

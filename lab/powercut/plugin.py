@@ -180,8 +180,8 @@ class PowerCut:
 
 
 def _message(outcome: Outcome) -> str:
-    where = f", {outcome.cut}" if outcome.cut else ""
-    return f"{outcome.message or outcome.verdict}{where}"
+    cut_text = f", {outcome.cut}" if outcome.cut else ""
+    return f"{outcome.message or outcome.verdict}{cut_text}"
 
 
 @pytest.fixture

@@ -48,8 +48,8 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", action="store_true")
     parser.add_argument("projects", nargs="+", metavar="FOLDER[EXTRA,...]")
-    wanted = parser.parse_args(arguments)
-    for project in wanted.projects:
+    options = parser.parse_args(arguments)
+    for project in options.projects:
         found = re.fullmatch(r"([^\[]+)(?:\[([^\]]*)\])?", project)
         if found is None:
             parser.error(f"{project}: must be FOLDER or FOLDER[EXTRA,...]")
@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> None:
         except (OSError, tomllib.TOMLDecodeError) as error:
             sys.exit(f"{file}: {error}")
         extras = found[2].split(",") if found[2] else []
-        if wanted.build:
+        if options.build:
             packages = build_requirements(pyproject)
         else:
             try:

@@ -55,13 +55,13 @@ def tables(report: Report, width: int) -> str:
     from rich.console import Console
     from rich.table import Table
 
-    def grid(words: Sequence[str], numbers: Sequence[str]) -> Table:
-        made = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
-        for heading in words:
-            made.add_column(heading, no_wrap=heading in _NAMES)
+    def grid(headings: Sequence[str], numbers: Sequence[str]) -> Table:
+        table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
+        for heading in headings:
+            table.add_column(heading, no_wrap=heading in _NAMES)
         for heading in numbers:
-            made.add_column(heading.replace(" ", "\n"), justify="right", no_wrap=True)
-        return made
+            table.add_column(heading.replace(" ", "\n"), justify="right", no_wrap=True)
+        return table
 
     arms = grid(
         ("model", "medium", "format"),

@@ -123,12 +123,14 @@ class GeneratedEpochs:
         with_all = whole // worker.count * worker.count
         for number in numbers[worker.number : with_all : worker.count]:
             yield self.source.train_batch(number, order.batch_size)
-        left = [self.source.train_batch(number, order.batch_size) for number in numbers[with_all:]]
+        rest_batches = [
+            self.source.train_batch(number, order.batch_size) for number in numbers[with_all:]
+        ]
         if rest:
-            left.append(self.source.train_batch(whole, rest))
-        share = sum(map(len, left)) // worker.count
+            rest_batches.append(self.source.train_batch(whole, rest))
+        share = sum(map(len, rest_batches)) // worker.count
         if share:
-            yield _rows(_joined(left), worker.number * share, (worker.number + 1) * share)
+            yield _rows(_joined(rest_batches), worker.number * share, (worker.number + 1) * share)
 
     def held_out(self) -> Batch:
         count = self.source.held_out_rows

@@ -56,9 +56,9 @@ def run_until_cut(
         if cut.finish() is None:
             raise
     finally:
-        made = cut.finish()
-    if made is not None:
-        return made
+        performed = cut.finish()
+    if performed is not None:
+        return performed
     assert result is not None
     return result
 

@@ -54,10 +54,12 @@ def _merged_with_like(file: File) -> File:
     if name is None:
         return file
     folder = file.path.parent
-    there = {path.stem: path for path in sorted(folder.glob("*")) if path.suffix in YAML_SUFFIXES}
-    if not isinstance(name, str) or there.get(name, file.path) == file.path:
+    scenario_paths = {
+        path.stem: path for path in sorted(folder.glob("*")) if path.suffix in YAML_SUFFIXES
+    }
+    if not isinstance(name, str) or scenario_paths.get(name, file.path) == file.path:
         raise file.error("like", f"there is no other scenario {name!r} in {folder}")
-    base = File.of_yaml(there[name], ScenarioError).content
+    base = File.of_yaml(scenario_paths[name], ScenarioError).content
     if not isinstance(base, dict) or "like" in base:
         raise file.error("like", f"{name} is like another one itself; name that one")
     return file.filled_from({key: value for key, value in base.items() if key not in _ITS_OWN})
@@ -202,8 +204,8 @@ def _check_workload(workload: Workload) -> None:
     if workload.files:
         raise FieldError("is for workload.command", "files")
     if workload.name not in WORKLOADS:
-        there = ", ".join(WORKLOADS)
-        raise FieldError(f"{workload.name!r} is no workload; there are {there}", "name")
+        known_names = ", ".join(WORKLOADS)
+        raise FieldError(f"{workload.name!r} is no workload; there are {known_names}", "name")
     _check_arguments("arguments", workload.name, workload.arguments)
     if workload.rated is not None:
         arguments = {**workload.arguments, **workload.rated.arguments}

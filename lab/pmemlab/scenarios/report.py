@@ -37,17 +37,17 @@ def tables(rows: Sequence[ResultRow], width: int) -> str:
     if rated:
         parts.append(("rates, of real media or modelled devices:", _rates(rated)))
     if works:
-        what = "the rates of these runs would say nothing:"
+        title = "the rates of these runs would say nothing:"
         if modelled:
-            what = (
+            title = (
                 "samples/s are modelled on the devices that the emulated media stand for, "
                 "USD/h is of the cheapest machine that holds them:"
             )
-        parts.append((f"works; {what}", _functional_table(works, modelled)))
+        parts.append((f"works; {title}", _functional_table(works, modelled)))
     if unjudged:
         parts.append(("ran; whether they work is not judged:", _unjudged_table(unjudged)))
-    for number, (what, table) in enumerate(parts):
-        console.print("\n" * bool(number) + what + "\n")
+    for number, (title, table) in enumerate(parts):
+        console.print("\n" * bool(number) + title + "\n")
         console.print(table)
     return "\n".join(line.rstrip() for line in text.getvalue().strip("\n").splitlines())
 

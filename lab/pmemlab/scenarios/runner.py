@@ -132,8 +132,8 @@ class ScenarioRunner:
         """Returns the machine of the topology's jobs, once all have run; the caller must stop it.
         Returns None if it is broken, or the topology is not in `handed_over`.
         """
-        kept = self._handed_over.pop(topology, None)
-        machine = kept.result() if kept is not None else None
+        handed_over = self._handed_over.pop(topology, None)
+        machine = handed_over.result() if handed_over is not None else None
         if machine is not None:
             with self._lock:
                 self._machines.pop(id(machine), None)
@@ -188,11 +188,11 @@ class ScenarioRunner:
                 self._futures[job].set_exception(error)
                 self._stop(machine)
                 machine = None
-        kept = self._handed_over.get(jobs[0].scenario.topology.name)
-        if kept is None or kept.done():  # set by these jobs' first runs
+        handed_over = self._handed_over.get(jobs[0].scenario.topology.name)
+        if handed_over is None or handed_over.done():  # set by these jobs' first runs
             self._stop(machine)
         else:
-            kept.set_result(machine)
+            handed_over.set_result(machine)
 
     def _run(self, job: Job, machine: Machine) -> Outcome:
         if job.scenario.workload.command:
@@ -248,12 +248,12 @@ class ScenarioRunner:
 
     def _run_and_cut(self, job: Job, machine: Machine, cuts: PowerCuts) -> Outcome:
         """Runs the command until each of the cuts, and then to its end."""
-        made: list[PowerCut] = []
+        performed: list[PowerCut] = []
         with kept_folder(machine, job.scenario, job.storage_type) as folder:
             place = job.storage_type, machine.python, machine.topology
             command = _limited(job.scenario, cut_command(job.scenario, *place, folder))
-            while len(made) < cuts.count:
-                self._note(job, f"{job.label}: power cut {len(made) + 1} of {cuts.count}")
+            while len(performed) < cuts.count:
+                self._note(job, f"{job.label}: power cut {len(performed) + 1} of {cuts.count}")
                 facts = machine.facts()
                 ended = run_until_cut(
                     machine,
@@ -261,16 +261,18 @@ class ScenarioRunner:
                     CRASH_STACKS_ENVIRONMENT,
                     _limit_s(job.scenario),
                     cuts,
-                    len(made),
+                    len(performed),
                 )
                 if isinstance(ended, Result):
                     machine.prove()
-                    return _outcome(ended, machine, facts, made)
-                made.append(ended)
-                self._note(job, f"{job.label}: boots again after power cut {len(made)}")
+                    return _outcome(ended, machine, facts, performed)
+                performed.append(ended)
+                self._note(job, f"{job.label}: boots again after power cut {len(performed)}")
                 machine.power_on()
-            last = workload_command(job.scenario, *place, kept_folder=folder)
-            return replace(self._run_command(job, machine, last), power_cuts=tuple(made))
+            command_to_end = workload_command(job.scenario, *place, kept_folder=folder)
+            return replace(
+                self._run_command(job, machine, command_to_end), power_cuts=tuple(performed)
+            )
 
     def _run_command(
         self,

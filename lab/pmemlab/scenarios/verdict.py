@@ -390,17 +390,17 @@ def _misplacements(
 
 def _rows_missing_in_tier(tier: Mapping[str, Any]) -> Iterator[str]:
     """Yields rows that another process did not find where the engine says that they are."""
-    where = tier["file"] or "its memory"
+    place = tier["file"] or "its memory"
     holds = sum(tier["devices"].values()) or sum(tier["nodes"].values()) * mmap.PAGESIZE
     if holds < tier["bytes"]:
-        yield f"{where} holds {holds} bytes, too few for rows of {tier['bytes']}"
+        yield f"{place} holds {holds} bytes, too few for rows of {tier['bytes']}"
     sought, found = tier["sought"], tier["found"]
     if found < sought and not _writes_through_buffers(tier):
-        yield f"another process found {found} of {sought} rows in {where}"
+        yield f"another process found {found} of {sought} rows in {place}"
     read_changed = tier.get("read_changed")
     if read_changed is not None and read_changed < sought:
         yield (
-            f"a bit of {sought} rows was changed in {where}, and the table read {read_changed} of "
+            f"a bit of {sought} rows was changed in {place}, and the table read {read_changed} of "
             "them so: it keeps rows elsewhere"
         )
 

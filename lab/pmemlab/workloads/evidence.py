@@ -133,17 +133,17 @@ def examine_tables(
     exports: Iterable[Mapping[str, NDArray[Any]]],
     ask: Callable[[Sequence[Claim]], list[Seen]] = ask_witness,
     *,
-    looks: bool = True,
+    search: bool = True,
 ) -> tuple[str, list[TableEvidence]]:
     """Return the SHA-256 of the tables' contents, and the evidence of where the rows lie.
 
     exports: each variable's export, consumed one at a time. ask: lets another process look for
-    rows. looks: False skips that; the evidence is then empty. Raises LabError if that process
+    rows. search: False skips that; the evidence is then empty. Raises LabError if that process
     fails.
 
     REQUIRES: the variables are open and drained.
     """
-    if not looks:
+    if not search:
         names = (variable.name for variable in variables)
         return state_sha256(zip(names, exports, strict=True)), []
     digest = hashlib.sha256()
@@ -157,14 +157,14 @@ def examine_tables(
             variable, stats, export, random.permutation(export["keys"].size), rows_a_table
         )
         examined.append((variable, stats, export["keys"].size, claims))
-    seen = iter(ask([claim for *_, claims in examined for claim, _ in claims]))
+    findings = iter(ask([claim for *_, claims in examined for claim, _ in claims]))
     tables = [
         TableEvidence(
             variable.name,
             dict(stats),
             exported_rows,
             [
-                _tier_evidence(tier, claim, next(seen), _read_changed(variable, claim, keys))
+                _tier_evidence(tier, claim, next(findings), _read_changed(variable, claim, keys))
                 for tier, (claim, keys) in zip(stats["tiers"], claims, strict=True)
             ],
         )
@@ -261,10 +261,12 @@ def _different_bytes(
     return changes + 1
 
 
-def _tier_evidence(tier: Any, claim: Claim, seen: Seen, read_changed: int | None) -> TierEvidence:
+def _tier_evidence(
+    tier: Any, claim: Claim, finding: Seen, read_changed: int | None
+) -> TierEvidence:
     return TierEvidence(
         **{name: tier[name] for name in ("name", "rows", "bytes", "mapped_bytes", "is_pmem")},
-        **vars(seen),
+        **vars(finding),
         sought=len(claim.rows),
         read_changed=read_changed,
     )

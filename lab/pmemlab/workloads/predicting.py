@@ -54,10 +54,10 @@ class Predicting:
 
         phases = self._recording.phases
         phases = phases[phases["start_ns"] >= self._from_ns]
-        ran = RanIn(seconds, threading.get_native_id())
+        recorded_run = RanIn(seconds, threading.get_native_id())
         predicted = []
         for placement in self._placements:
-            run = predict_run(phases, self._caches, placement, ran, self._current_devices)
+            run = predict_run(phases, self._caches, placement, recorded_run, self._current_devices)
             parts = {f"tier{i}": of_tier for i, of_tier in enumerate(run.tier_seconds)}
             parts["compute"] = run.rest_seconds
             if run.behind_seconds:

@@ -127,7 +127,7 @@ def run_steps(
     evidence: list[TableEvidence] = []
     if not placements.rates_only:
         exports = trained.exports() if trained.exports else (each.export() for each in tables)
-        state, evidence = examine_tables(tables, exports, looks=not options.bits_only)
+        state, evidence = examine_tables(tables, exports, search=not options.bits_only)
     if trained.keep or options.checksums_every:
         checksum(last)
     return Run(

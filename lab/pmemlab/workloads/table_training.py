@@ -228,13 +228,13 @@ def _look_up_cold_rows(
 
 
 def _compare_with_plain_count(
-    exports: Sequence[Mapping[str, NDArray[Any]]], batches: _Batches, last: int
+    exports: Sequence[Mapping[str, NDArray[Any]]], batches: _Batches, end: int
 ) -> PlainCount:
     """Compares the keys that have rows, and their frequencies, with a count without any table."""
     wrong_keys = wrong_frequencies = 0
     options = batches.options
     for number, export in enumerate(exports):
-        met = np.concatenate([batches.keys(number, index) for index in range(last)])
+        met = np.concatenate([batches.keys(number, index) for index in range(end)])
         keys, counts = np.unique(met, return_counts=True)
         admitted = counts >= max(options.filter_frequency, 1)
         found = export["keys"]

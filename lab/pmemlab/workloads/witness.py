@@ -161,15 +161,15 @@ def change_rows(rows: Iterable[Sequence[str]]) -> list[Change]:
     """Change the lowest bit of the rows' first bytes, at every place where they lie in the memory
     of this process's emulated GPUs. rows: as in a claim.
     """
-    wanted = {_Row.from_hex_parts(parts) for parts in rows}
-    longest = max((row.length for row in wanted), default=0)
+    rows_to_find = {_Row.from_hex_parts(parts) for parts in rows}
+    longest = max((row.length for row in rows_to_find), default=0)
     changes = []
     for gpu in _emulated_gpus(os.getpid()):
         first_bytes: dict[int, int] = {}
         with gpu.open("rb") as memory:
             for start, end in _data_in(memory.fileno()):
                 for at, piece in _placed_pieces(memory.fileno(), start, end, longest):
-                    places = (place for row in wanted for place in row.positions_in(piece))
+                    places = (place for row in rows_to_find for place in row.positions_in(piece))
                     first_bytes.update({at + place: piece[place] for place in places})
         changes += [Change(gpu, at, byte ^ 1, byte) for at, byte in first_bytes.items()]
     for change in changes:

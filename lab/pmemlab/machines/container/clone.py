@@ -47,8 +47,8 @@ class Clone:
 
         The host name is part of it: clones in two containers may share a path and an engine.
         """
-        where = f"{socket.gethostname()}:{self.root}"
-        return f"pmemlab-{hashlib.sha256(where.encode()).hexdigest()[:8]}"
+        location = f"{socket.gethostname()}:{self.root}"
+        return f"pmemlab-{hashlib.sha256(location.encode()).hexdigest()[:8]}"
 
     @property
     def compose_file(self) -> Path:

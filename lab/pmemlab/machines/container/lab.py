@@ -113,13 +113,13 @@ def _user_container(
     topology: Topology,
     image: str,
     kvm: bool,
-    found: Container | None,
+    existing: Container | None,
 ) -> Container:
     """Returns the container of a user's own topology: the one found, if it is up to date."""
-    if found is not None:
-        if serves_topology(found, topology) and is_from_image(found, client, image):
-            return found
-        remove_container(found)
+    if existing is not None:
+        if serves_topology(existing, topology) and is_from_image(existing, client, image):
+            return existing
+        remove_container(existing)
     return create_machine(client, clone, topology, image, kvm)
 
 

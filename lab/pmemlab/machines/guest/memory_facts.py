@@ -69,13 +69,13 @@ def _socket_cpus() -> dict[str, list[int]]:
 
 def _node_sources() -> list[str]:
     """Returns what defines NUMA nodes: the firmware's table, the kernel's command line, or both."""
-    asked = [
+    options = [
         word
         for word in read_kernel_text(Path("/proc/cmdline")).split()
         if word.startswith("numa=fake")
     ]
     firmware = ["SRAT"] if (_ACPI_TABLES / "SRAT").exists() else []
-    return firmware + (["numa=fake"] if asked else [])
+    return firmware + (["numa=fake"] if options else [])
 
 
 def _node_bytes(node: int) -> int:

@@ -69,9 +69,9 @@ def _read_memkind(nodes_with_cpus: object) -> dict[str, object]:
     askers = [node for node in nodes_with_cpus if cpus_of(node)]
     answers = {str(node): try_read(partial(memkind_nodes, node)) for node in askers}
     unreadable = [answer for answer in answers.values() if not isinstance(answer, list)]
-    together = {node for nodes in answers.values() if isinstance(nodes, list) for node in nodes}
+    all_nodes = {node for nodes in answers.values() if isinstance(nodes, list) for node in nodes}
     return {
-        "page_nodes": unreadable[0] if unreadable else sorted(together),
+        "page_nodes": unreadable[0] if unreadable else sorted(all_nodes),
         "page_nodes_from": answers,
     }
 

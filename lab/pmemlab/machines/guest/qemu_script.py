@@ -35,8 +35,8 @@ def qemu_script(topology: Topology, options: GuestOptions) -> str:
         lines.append(shlex.join(["truncate", "--size", str(size), str(state / f"{name}.img")]))
     lines.append(_folded(argv))
     for step in topology.provision:
-        where = "in the guest, on new media" if step.formats else "in the guest"
-        lines.append(f"# {where}: {step.command}")
+        place = "in the guest, on new media" if step.formats else "in the guest"
+        lines.append(f"# {place}: {step.command}")
     return "\n".join(lines) + "\n"
 
 

@@ -86,11 +86,11 @@ def _keeps_attributes(folder: Path) -> bool:
 
 def shared_folders() -> list[Share]:
     """Returns the folders that guests see, none of them inside another."""
-    wanted = [*_system_folders(), Path(sys.prefix), Path(sys.base_prefix)]
-    wanted += [Path(os.path.realpath(sys.executable)).parent]
-    wanted += [_clone_of(folder) or folder for folder in package_folders()]
-    wanted += foreign_site_folders()
-    return [Share(f"share{number}", path) for number, path in enumerate(_outermost(wanted))]
+    folders = [*_system_folders(), Path(sys.prefix), Path(sys.base_prefix)]
+    folders += [Path(os.path.realpath(sys.executable)).parent]
+    folders += [_clone_of(folder) or folder for folder in package_folders()]
+    folders += foreign_site_folders()
+    return [Share(f"share{number}", path) for number, path in enumerate(_outermost(folders))]
 
 
 def is_shareable(folder: Path) -> bool:
@@ -100,13 +100,13 @@ def is_shareable(folder: Path) -> bool:
 
 def foreign_site_folders() -> list[Path]:
     """Returns folders of installed packages on sys.path that are not in this Python's folders."""
-    own = (sys.prefix, sys.base_prefix, "/usr")
+    python_folders = (sys.prefix, sys.base_prefix, "/usr")
     return [
         Path(entry).absolute()
         for entry in dict.fromkeys(sys.path)
         if Path(entry).name in ("site-packages", "dist-packages")
         and Path(entry).is_dir()
-        and not any(Path(entry).is_relative_to(folder) for folder in own)
+        and not any(Path(entry).is_relative_to(folder) for folder in python_folders)
     ]
 
 

@@ -66,8 +66,8 @@ def print_device(console: Console, name_or_path: str) -> None:
         console.print(f"\nnote: {note}", markup=False)
     console.print("\nsources", style="bold")
     for source in device.sources.values():
-        where = source.url or f"on {source.measured}"
-        console.print(f"  {source.title} ({where}): {source.what}", markup=False)
+        origin = source.url or f"on {source.measured}"
+        console.print(f"  {source.title} ({origin}): {source.what}", markup=False)
 
 
 def _print_curves(console: Console, file: DeviceFile) -> None:
@@ -90,11 +90,11 @@ def _bandwidth_table(curve: Curve, bandwidth: BandwidthCurve, kind: str) -> Tabl
     if len(counts) > _SHOWN_THREADS:  # as many as fit on a screen, with the first and the last
         step = (len(counts) - 1) / (_SHOWN_THREADS - 1)
         counts = sorted({counts[round(i * step)] for i in range(_SHOWN_THREADS)})
-    of = "threads" if kind == "memory" else "in flight"
+    counted = "threads" if kind == "memory" else "in flight"
     table = Table(
         Column("bytes", justify="right"),
         *(
-            Column(f"{count} {of}" if i == 0 else str(count), justify="right")
+            Column(f"{count} {counted}" if i == 0 else str(count), justify="right")
             for i, count in enumerate(counts)
         ),
         title=f"{pattern} {operation}, MB/s",
@@ -122,9 +122,9 @@ def _loaded_latency_table(curve: Curve, loaded: LoadedLatencyCurve) -> Table:
         box=None,
     )
     for row in loaded.rows:
-        most = row.mb_per_s[-1]
-        latencies = (row.latency_ns[0], row.latency_ns_at(most / 2), row.latency_ns[-1])
-        table.add_row(str(row.threads), *(f"{ns:,.0f}" for ns in latencies), f"{most:,.0f}")
+        max_mb_per_s = row.mb_per_s[-1]
+        latencies = (row.latency_ns[0], row.latency_ns_at(max_mb_per_s / 2), row.latency_ns[-1])
+        table.add_row(str(row.threads), *(f"{ns:,.0f}" for ns in latencies), f"{max_mb_per_s:,.0f}")
     return table
 
 

@@ -74,8 +74,8 @@ class BandwidthCurve:
     def mb_per_s_at(self, size_bytes: int, threads: float) -> float:
         """Returns the MB/s of all threads together."""
         if size_bytes < self.rows[0].size_bytes:
-            whole = self.rows[0].size_bytes
-            return self.mb_per_s_at(whole, threads) * size_bytes / whole
+            smallest = self.rows[0].size_bytes
+            return self.mb_per_s_at(smallest, threads) * size_bytes / smallest
         # A size that was measured only with few threads tells nothing about many, and vice versa.
         rows = [row for row in self.rows if row.covers(threads)]
         if not rows or size_bytes < rows[0].size_bytes:
@@ -114,13 +114,13 @@ class BandwidthCurve:
         """Returns the curve without the figures of a size and a number of threads (None stands for
         all sizes or numbers); None if nothing is left.
         """
-        kept: dict[int, list[tuple[int, float]]] = {}
+        remaining: dict[int, list[tuple[int, float]]] = {}
         for size, count, mb_per_s in self.points():
             if size_bytes not in (None, size) or threads not in (None, count):
-                kept.setdefault(size, []).append((count, mb_per_s))
+                remaining.setdefault(size, []).append((count, mb_per_s))
         rows = [
             BandwidthRow(size, *map(tuple, zip(*figures, strict=True)))
-            for size, figures in kept.items()
+            for size, figures in remaining.items()
         ]
         return BandwidthCurve(rows) if rows else None
 
@@ -149,11 +149,11 @@ class LoadedLatencyCurve:
 
     def max_mb_per_s(self, threads: float) -> float:
         """Returns the largest bandwidth that was measured with `threads` threads."""
-        most = [row.mb_per_s[-1] for row in self.rows]
+        largest = [row.mb_per_s[-1] for row in self.rows]
         counts = [row.threads for row in self.rows]
         if threads < counts[0]:
-            return most[0] * threads / counts[0]
-        return interpolate(threads, counts, most)
+            return largest[0] * threads / counts[0]
+        return interpolate(threads, counts, largest)
 
     def latency_ns(self, mb_per_s: float, threads: float) -> float:
         """Returns the latency of a load while `threads` threads move `mb_per_s`."""

@@ -77,7 +77,7 @@ def _hierarchical_kv() -> list[Row]:
         Row(
             f"{_HKV_2022}, find, dim {dim}, all in HBM",
             rate * _GIGA / 1e6,
-            _find(dim, found=1.0, on_host=0.0),
+            _find(dim, found_share=1.0, host_share=0.0),
             _UNIT,
         )
         for dim, rate in ((16, 1.564), (64, 0.915), (128, 0.613))
@@ -86,7 +86,7 @@ def _hierarchical_kv() -> list[Row]:
         Row(
             f"{_HKV_2024}, find, dim {dim}, all in HBM",
             rate * _GIGA / 1e6,
-            _find(dim, found=0.6, on_host=0.0),
+            _find(dim, found_share=0.6, host_share=0.0),
             _UNIT,
         )
         for dim, rate in ((8, 2.470), (32, 2.272), (64, 1.982))
@@ -194,20 +194,24 @@ def _step(
     )
 
 
-def _find(dim: int, found: float, on_host: float) -> float:
-    """Returns millions of keys/s of HierarchicalKV's find. found: share of the keys that exist;
-    on_host: the share of these whose values the GPU reads over the bus.
+def _find(dim: int, found_share: float, host_share: float) -> float:
+    """Returns millions of keys/s of HierarchicalKV's find. found_share: share of keys that exist;
+    host_share: the share of these whose values the GPU reads over the bus.
     """
     gpu = "a100-80"
     row_bytes = 4 * dim
     accesses = [
         DeviceAccess(0, gpu, Access.LOAD, INDEX_LINE_BYTES, 1.0),
-        DeviceAccess(0, gpu, Access.STORE, row_bytes, found),
+        DeviceAccess(0, gpu, Access.STORE, row_bytes, found_share),
     ]
-    if on_host < 1:
-        accesses.append(DeviceAccess(0, gpu, Access.LOAD, row_bytes, found * (1 - on_host)))
-    if on_host > 0:
-        accesses.append(DeviceAccess(0, f"{gpu} bus", Access.STORE, row_bytes, found * on_host))
+    if host_share < 1:
+        accesses.append(
+            DeviceAccess(0, gpu, Access.LOAD, row_bytes, found_share * (1 - host_share))
+        )
+    if host_share > 0:
+        accesses.append(
+            DeviceAccess(0, f"{gpu} bus", Access.STORE, row_bytes, found_share * host_share)
+        )
     return _rate(gpu, accesses, _HKV_KEYS)
 
 
@@ -215,5 +219,5 @@ def _rate(gpu: str, accesses: Sequence[DeviceAccess], batch_ids: int) -> float:
     device = load_device(gpu)
     assert device.bus is not None
     devices = {device.name: device, device.bus.name: device.bus}
-    there = [each for each in accesses if each.device in devices]
-    return 1e3 / lookup_time(0.0, there, devices, {}, threads=1, batch_ids=batch_ids).total_ns
+    timed = [each for each in accesses if each.device in devices]
+    return 1e3 / lookup_time(0.0, timed, devices, {}, threads=1, batch_ids=batch_ids).total_ns

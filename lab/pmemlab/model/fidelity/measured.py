@@ -107,6 +107,9 @@ def read_measured(path: Path) -> dict[Kind, Measured]:
     """Reads the results; empty without a file. Raises LabError, which names file and field."""
     if not path.exists():
         return {}
-    kept = File.of_json(path, LabError).read(_Kept)
-    kinds: dict[Kind, Measured | None] = {"paced": kept.paced, "this-computer": kept.this_computer}
+    stored = File.of_json(path, LabError).read(_Kept)
+    kinds: dict[Kind, Measured | None] = {
+        "paced": stored.paced,
+        "this-computer": stored.this_computer,
+    }
     return {kind: measured for kind, measured in kinds.items() if measured is not None}

@@ -88,14 +88,14 @@ class _Run:
 
 
 def _train(node: str, training: NodeTraining, files: Sequence[Path]) -> _Run:
-    wanted = {"rows": training.rows, "batch": training.batch, "steps": training.steps}
+    parameters = {"rows": training.rows, "batch": training.batch, "steps": training.steps}
     path = os.pathsep.join(filter(None, sys.path))
     done = subprocess.run(
         [
             sys.executable,
             "-m",
             "pmemlab.model.fidelity.training_on_node",
-            json.dumps(wanted),
+            json.dumps(parameters),
             *map(str, files),
         ],
         env={

@@ -137,8 +137,8 @@ def compare_paced(
         except LabError as error:
             left_out.append(str(error))
             continue
-        here = _mb_per_s(point, None, published, effort.seconds / 5)
-        times = max(1, math.ceil(effort.margin * published / here))
+        unpaced_mb_per_s = _mb_per_s(point, None, published, effort.seconds / 5)
+        times = max(1, math.ceil(effort.margin * published / unpaced_mb_per_s))
         slow = SlowedDevice(device, times)
         got = [
             times * _mb_per_s(point, slow, published / times, effort.seconds)
@@ -185,23 +185,23 @@ def _mb_per_s(
         variable.apply_gradients(np.arange(rows), np.ones((rows, dim), np.float32))
         start = threading.Barrier(point.threads + 1)
         random = np.random.default_rng(1)
-        wanted = [random.integers(0, rows, _BATCH) for _ in range(point.threads)]
+        ids_of_threads = [random.integers(0, rows, _BATCH) for _ in range(point.threads)]
 
         def look_up(ids: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
             start.wait()
             for _ in range(batches):
                 variable.lookup(ids)
 
-        threads = [threading.Thread(target=look_up, args=(ids,)) for ids in wanted]
+        threads = [threading.Thread(target=look_up, args=(ids,)) for ids in ids_of_threads]
         for thread in threads:
             thread.start()
-        before = _loaded_bytes(variable)
+        loaded_before = _loaded_bytes(variable)
         start.wait()
         began = time.perf_counter()
         for thread in threads:
             thread.join()
         took = time.perf_counter() - began
-        return (_loaded_bytes(variable) - before) / took / 1e6
+        return (_loaded_bytes(variable) - loaded_before) / took / 1e6
 
 
 def _loaded_bytes(variable: es.EmbeddingVariable) -> int:

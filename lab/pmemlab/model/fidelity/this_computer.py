@@ -133,9 +133,9 @@ def _predict(
         fill(variable, training.rows)
         with es.record_accesses(variable, caches=caches) as recorded:
             seconds = train(variable, training.rows, training.batch, training.steps)
-        ran = RanIn(seconds, threading.get_native_id())
+        recorded_run = RanIn(seconds, threading.get_native_id())
         phases = recorded.phases
-    predicted = predict_run(phases, caches, placement, ran)
+    predicted = predict_run(phases, caches, placement, recorded_run)
     read = phases["accesses"][phases["access"] == es.Access.FILE_READ].sum()
     return predicted.seconds, int(read)
 

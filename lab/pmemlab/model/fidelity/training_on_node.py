@@ -58,19 +58,31 @@ def train(variable: es.EmbeddingVariable, rows: int, batch: int, steps: int) -> 
     return time.perf_counter() - began
 
 
-def run(rows: int, batch: int, steps: int, here: str, there: str) -> dict[str, float]:
-    placements = [(load_device(name),) for name in (there, here)]
+def run(
+    rows: int, batch: int, steps: int, own_node_device: str, other_node_device: str
+) -> dict[str, float]:
+    placements = [(load_device(name),) for name in (other_node_device, own_node_device)]
     caches = caches_before(placements)
     storage = es.StorageOption(es.StorageType.PMEM_MEMKIND, storage_size=[rows * _ROW_BYTES])
     with new_table(storage) as variable:
         fill(variable, rows)
         with es.record_accesses(variable, caches=caches) as recorded:
             seconds = train(variable, rows, batch, steps)
-        ran = RanIn(seconds, threading.get_native_id())
-        predicted = predict_run(recorded.phases, caches, placements[0], ran, here=placements[1])
+        recorded_run = RanIn(seconds, threading.get_native_id())
+        predicted = predict_run(
+            recorded.phases, caches, placements[0], recorded_run, here=placements[1]
+        )
         return {"seconds": seconds, "predicted_seconds": predicted.seconds}
 
 
 if __name__ == "__main__":
-    wanted, here, there = sys.argv[1:]
-    print(json.dumps(run(**json.loads(wanted), here=here, there=there)))
+    parameters, own_node_device, other_node_device = sys.argv[1:]
+    print(
+        json.dumps(
+            run(
+                **json.loads(parameters),
+                own_node_device=own_node_device,
+                other_node_device=other_node_device,
+            )
+        )
+    )

@@ -34,14 +34,14 @@ def row_times(device: DeviceModel, row_bytes: int, threads: int) -> RowTimes:
     lone row takes the longer of the idle latency and of what bandwidth allows one thread.
     """
 
-    def alone(access: Access, operation: str, pattern: str) -> float:
+    def alone_ns(access: Access, operation: str, pattern: str) -> float:
         return max(device.latency_ns(operation, pattern), device.time_ns(access, row_bytes, 1))
 
     return RowTimes(
         load_ns=device.time_ns(Access.LOAD, row_bytes, threads) / threads,
         store_ns=device.time_ns(Access.STORE_STREAMED, row_bytes, threads) / threads,
-        lone_load_ns=alone(Access.LOAD, "load", "random"),
-        lone_store_ns=alone(Access.STORE_STREAMED, "ntstore", "sequential"),
+        lone_load_ns=alone_ns(Access.LOAD, "load", "random"),
+        lone_store_ns=alone_ns(Access.STORE_STREAMED, "ntstore", "sequential"),
         scan_ns=row_bytes * 1e3 / device.bandwidth_mb_per_s("load", "sequential", row_bytes, 1),
         lookup_ns=device.latency_ns("load", "random"),
     )

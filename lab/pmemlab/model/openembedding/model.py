@@ -51,7 +51,7 @@ class EpochModel:
     pmem: RowTimes
 
     @staticmethod
-    def of(setup: Setup, inputs: FitInputs) -> EpochModel:
+    def from_setup(setup: Setup, inputs: FitInputs) -> EpochModel:
         """Makes the model with the servers' devices by their files. Raises LabError."""
         servers, row_bytes = setup.servers, setup.workload.row_bytes
         return EpochModel(

@@ -42,7 +42,7 @@ class Predictor:
     ) -> None:
         """on_count: called with a description before each count, which takes seconds."""
         self.setup = setup
-        self.model = EpochModel.of(setup, inputs)
+        self.model = EpochModel.from_setup(setup, inputs)
         self._on_count = on_count
         self._accesses: dict[tuple[int, float, float], CacheAccesses] = {}
         self._touched: dict[float, tuple[float, TouchedRows]] = {}
@@ -109,10 +109,12 @@ class Predictor:
 
     def _touched_rows(self, question: Question) -> TouchedRows:
         minutes = max(question.minutes, _COUNTED_MINUTES)
-        most = self.model.pulled_rows(Engine.DRAM_PS, question.gpus, minutes)  # the fastest engine
+        max_rows = self.model.pulled_rows(
+            Engine.DRAM_PS, question.gpus, minutes
+        )  # the fastest engine
         counted = self._touched.get(question.skew)
-        if counted is None or counted[0] < most:
+        if counted is None or counted[0] < max_rows:
             self._on_count(f"rows touched between checkpoints, skew {question.skew:g}")
-            touched = count_touched_rows(self.setup.workload.rows, most, question.skew)
-            counted = self._touched[question.skew] = most, touched
+            touched = count_touched_rows(self.setup.workload.rows, max_rows, question.skew)
+            counted = self._touched[question.skew] = max_rows, touched
         return counted[1]

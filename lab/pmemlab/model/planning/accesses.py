@@ -157,12 +157,12 @@ def step_accesses(
 
     tiers = range(len(kinds))
     bus = first.bus
-    different = [in_tier(tier, distinct) for tier in tiers]
-    missed = sum(different[1:])
+    distinct_rows = [in_tier(tier, distinct) for tier in tiers]
+    missed = sum(distinct_rows[1:])
     stays = [tier > 0 and _rows_stay(kinds, tier, placement, training) for tier in tiers]
-    promoted = [0.0 if stays[tier] else different[tier] for tier in tiers]
+    promoted = [0.0 if stays[tier] else distinct_rows[tier] for tier in tiers]
     all_promoted = sum(promoted[1:])
-    found: list[DeviceAccess] = []
+    all_accesses: list[DeviceAccess] = []
 
     def demoted_into(tier: int) -> float:
         """Returns the rows that are demoted into a tier: as many as are promoted from it and lower
@@ -173,12 +173,12 @@ def step_accesses(
     def cross(access: Access, size_bytes: int, rate: float) -> None:
         """Adds transfers over a GPU's bus: a store goes to the GPU, a load comes from it."""
         if bus is not None and rate > 0:
-            found.append(DeviceAccess(0, bus.name, access, size_bytes, rate))
+            all_accesses.append(DeviceAccess(0, bus.name, access, size_bytes, rate))
 
     def count(tier: int | None, access: Access, size_bytes: int, rate: float) -> None:
         device = placed.index_device if tier is None else placed.devices[tier]
         if rate > 0:
-            found.append(DeviceAccess(tier, device.name, access, size_bytes, rate))
+            all_accesses.append(DeviceAccess(tier, device.name, access, size_bytes, rate))
 
     each_row = [row_bytes_in_tier(shape, kinds, tier) for tier in tiers]
     if bus is None:
@@ -187,8 +187,8 @@ def step_accesses(
         count(0, Access.LOAD, shape.weights_bytes, uncached)
     else:  # it deduplicates ids, has a mirror of the index, and writes the looked-up rows
         count(None, Access.LOAD, INDEX_LINE_BYTES, missed)
-        count(0, Access.LOAD, INDEX_LINE_BYTES, sum(different))
-        count(0, Access.LOAD, shape.weights_bytes, sum(different))
+        count(0, Access.LOAD, INDEX_LINE_BYTES, sum(distinct_rows))
+        count(0, Access.LOAD, shape.weights_bytes, sum(distinct_rows))
         count(0, Access.STORE, shape.weights_bytes, 1.0)
         if training:  # reads each id's gradient
             count(0, Access.LOAD, shape.weights_bytes, 1.0)
@@ -219,7 +219,7 @@ def step_accesses(
             for access, size, rate in _disk_accesses(
                 kinds[tier],
                 each_row[tier].record,
-                different[tier],
+                distinct_rows[tier],
                 demoted_into(tier),
                 placement.tier_rows[tier] / machines,
             ):
@@ -227,27 +227,29 @@ def step_accesses(
             continue
         # The look-up reads a row's weights, and the promotion then reads the whole row; to a GPU,
         # the whole row comes up at once.
-        whole = promoted[tier]
+        whole_rows = promoted[tier]
         if bus is None or stays[tier]:
-            count(tier, Access.LOAD, shape.weights_bytes, different[tier])
+            count(tier, Access.LOAD, shape.weights_bytes, distinct_rows[tier])
         if stays[tier]:  # as the frequency in the row's header tells
-            count(tier, Access.LOAD, each_row[tier].header, different[tier])
+            count(tier, Access.LOAD, each_row[tier].header, distinct_rows[tier])
             if training:
-                count_rows(tier, Access.UPDATE, different[tier])
+                count_rows(tier, Access.UPDATE, distinct_rows[tier])
             else:
-                count(tier, Access.STORE, each_row[tier].header, different[tier])
+                count(tier, Access.STORE, each_row[tier].header, distinct_rows[tier])
         elif bus is None and again_cached:  # the weights are cached
-            count(tier, Access.LOAD, each_row[tier].record - shape.weights_bytes, whole)
-            count(tier, Access.LOAD, each_row[tier].header, whole)
-            whole = 0.0
-        count_rows(tier, Access.LOAD, whole + demoted_into(tier + 1))
+            count(tier, Access.LOAD, each_row[tier].record - shape.weights_bytes, whole_rows)
+            count(tier, Access.LOAD, each_row[tier].header, whole_rows)
+            whole_rows = 0.0
+        count_rows(tier, Access.LOAD, whole_rows + demoted_into(tier + 1))
         count_rows(tier, Access.STORE, demoted_into(tier))
     return StepAccesses(
         hit_rates=placement.hit_rates(),
-        distinct_rows=sum(different),
+        distinct_rows=sum(distinct_rows),
         missed_rows=missed,
         moved_rows=all_promoted,
-        accesses=_with_memory_mode(found, placed, placement, shape, machines * sockets, parts),
+        accesses=_with_memory_mode(
+            all_accesses, placed, placement, shape, machines * sockets, parts
+        ),
     )
 
 

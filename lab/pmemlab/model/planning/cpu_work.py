@@ -63,11 +63,11 @@ def measure_cpu_work(
             if training:
                 variable.apply_gradients(ids, gradients)
             best_ns = min(best_ns, float(time.perf_counter_ns() - begin))
-    what = f"look-up and {optimizer.name}" if training else "look-up"
+    operations = f"look-up and {optimizer.name}" if training else "look-up"
     return CpuWork(
         best_ns / _BATCH_IDS,
         NS_PER_MOVED_ROW,
-        f"measured here: {what} of {rows} rows of dim {dim} in this core's cache, one thread",
+        f"measured here: {operations} of {rows} rows of dim {dim} in this core's cache, one thread",
     )
 
 

@@ -157,9 +157,10 @@ def make_plans(
     left_out: list[LeftOut] = []
     candidates = list(placements(kinds, pool, asked_for=asked_for))
     if not candidates:
-        given = ", ".join(device.name for devices in pool.values() for device in devices)
+        device_names = ", ".join(device.name for devices in pool.values() for device in devices)
         raise PlanError(
-            f"--devices: none of the storage types can be had on {given or 'nothing'}; the first "
+            f"--devices: none of the storage types can be had on {device_names or 'nothing'}; the "
+            "first "
             "tier and the index need DRAM or memory mode, which a disk can't be"
         )
     split: dict[tuple[float, ...], tuple[Placement, ...]] = {}
@@ -178,11 +179,11 @@ def make_plans(
                     for table in workload.tables
                 )
             candidate = _Candidate(workload, settings, cpu, placed, upper, split[upper], cache)
-            made = candidate.best(prices)
-            if isinstance(made, Plan):
-                plans.append(made)
+            best = candidate.best(prices)
+            if isinstance(best, Plan):
+                plans.append(best)
             else:
-                left_out.append(made)
+                left_out.append(best)
     if not plans:
         raise PlanError(_nothing_fits(left_out))
     plans.sort(key=_rank)
@@ -258,8 +259,8 @@ class _Candidate:
             rows = placement.tier_rows
             for tier in tiers:
                 self._tier_bytes[tier] += math.ceil(rows[tier] * each_row[tier].tier)
-            beside = sum(rows[tier] * each_row[tier].dram for tier in tiers)
-            self._index_bytes += math.ceil(beside)
+            dram_bytes = sum(rows[tier] * each_row[tier].dram for tier in tiers)
+            self._index_bytes += math.ceil(dram_bytes)
         self._accesses: dict[tuple[int, int, float], StepAccesses] = {}
 
     def best(self, prices: Prices) -> Plan | LeftOut:
@@ -408,34 +409,35 @@ class _Candidate:
         """Returns the number of machines that give every memory and disk room, and the fullest of
         them.
         """
-        needed: dict[str, int] = {self._placed.index_device.name: self._index_bytes}
+        needed_bytes: dict[str, int] = {self._placed.index_device.name: self._index_bytes}
         for name, size in zip(self._placed.names, self._tier_bytes, strict=True):
-            needed[name] = needed.get(name, 0) + size
+            needed_bytes[name] = needed_bytes.get(name, 0) + size
         fullest = (0.0, "")
-        for name, size in needed.items():
-            room = _holding(machine, name).capacity_bytes * self._settings.usable_fraction
+        for name, size in needed_bytes.items():
+            capacity = _holding(machine, name).capacity_bytes * self._settings.usable_fraction
             if name == self._placed.index_device.name and self._settings.dram_bytes is not None:
-                room = min(room, self._settings.dram_bytes)
-            fullest = max(fullest, (size / room, f"bytes on {name}"))
+                capacity = min(capacity, self._settings.dram_bytes)
+            fullest = max(fullest, (size / capacity, f"bytes on {name}"))
         return math.ceil(fullest[0]), fullest[1]
 
     def _machines_for_rate(self, rate: float, machine: MachineShape) -> int:
         """Returns the number of machines for the requested rate. The machine with the most popular
         row gets all of that row's look-ups, and its share of all others.
         """
-        asked = self._workload.lookups_per_s
+        wanted_rate = self._workload.lookups_per_s
         hottest = max(
             share * table.popularity.hottest_share
             for table, share in zip(self._workload.tables, self._workload.shares, strict=True)
         )
-        if asked <= rate:
+        if wanted_rate <= rate:
             return 1
-        if asked * hottest >= rate:
+        if wanted_rate * hottest >= rate:
             raise _DoesNotFitError(
-                f"the row that is asked for most is in one machine, and of {asked:g} look-ups a "
+                f"the row that is asked for most is in one machine, and of {wanted_rate:g} "
+                "look-ups a "
                 f"second {hottest:.1%} are its; {machine.name} does {rate:.3g}"
             )
-        return math.ceil(asked * (1 - hottest) / (rate - asked * hottest))
+        return math.ceil(wanted_rate * (1 - hottest) / (rate - wanted_rate * hottest))
 
 
 def _holding(machine: MachineShape, device: str) -> Holding:
@@ -449,7 +451,7 @@ def _nothing_fits(left_out: Sequence[LeftOut]) -> str:
     lines = [
         f"  {each.storage_type} on {', '.join(each.devices)}: {each.why}" for each in left_out[:8]
     ]
-    more = len(left_out) - len(lines)
-    if more > 0:
-        lines.append(f"  and {more} more")
+    omitted = len(left_out) - len(lines)
+    if omitted > 0:
+        lines.append(f"  and {omitted} more")
     return "\n".join(["nothing fits:", *lines])

@@ -97,8 +97,8 @@ def plans_table(plans: Plans, top: int | None = None) -> RenderableType:
 
 
 def _tiers(plan: Plan) -> str:
-    where = "" if plan.machine is None else f" in {plan.machines} × {plan.machine}"
-    lines = [f"{plan.storage_type}{where}"]
+    machines_text = "" if plan.machine is None else f" in {plan.machines} × {plan.machine}"
+    lines = [f"{plan.storage_type}{machines_text}"]
     lines += [
         f" {tier.kind} {tier.device} {bytes_text(tier.bytes)} {tier.hit_rate:.1%}"
         for tier in plan.tiers
@@ -137,8 +137,8 @@ def _notes(plans: Plans, shown: int) -> list[str]:
     for each in plans.left_out:
         reasons.setdefault(each.why, []).append(each)
     for why, these in list(reasons.items())[:_SHOWN_REASONS]:
-        more = f" and {len(these) - 1} more" if len(these) > 1 else ""
-        exclusion = f"{these[0].storage_type} on {', '.join(these[0].devices)}{more}"
+        others = f" and {len(these) - 1} more" if len(these) > 1 else ""
+        exclusion = f"{these[0].storage_type} on {', '.join(these[0].devices)}{others}"
         notes.append(f"Left out: {exclusion}: {why}")
     if len(reasons) > _SHOWN_REASONS:
         notes.append(f"Left out for other reasons: {len(reasons) - _SHOWN_REASONS}; --json FILE.")

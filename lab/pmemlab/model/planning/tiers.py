@@ -153,15 +153,17 @@ def placements(
     for storage_type in storage_types:
         roles = [_ROLES[kind] for kind in TIER_KINDS[storage_type]]
         # The index is always in DRAM: in the DRAM tier's device if there is one.
-        wanted = roles if "DRAM" in roles else ["DRAM", *roles]
-        lacking = [role for role in wanted if not pool.get(role)]
+        needed_roles = roles if "DRAM" in roles else ["DRAM", *roles]
+        lacking = [role for role in needed_roles if not pool.get(role)]
         if lacking:
             if asked_for:
-                raise PlanError(_missing_role_text(storage_type, lacking[0], wanted is roles, pool))
+                raise PlanError(
+                    _missing_role_text(storage_type, lacking[0], needed_roles is roles, pool)
+                )
             continue
-        for devices in itertools.product(*(pool[role] for role in wanted)):
-            tiers = devices if wanted is roles else devices[1:]
-            index = devices[wanted.index("DRAM")]
+        for devices in itertools.product(*(pool[role] for role in needed_roles)):
+            tiers = devices if needed_roles is roles else devices[1:]
+            index = devices[needed_roles.index("DRAM")]
             if "PMEM" in roles and index.cache is not None:
                 continue  # in memory mode no persistent memory is left for a tier
             _check_first(storage_type, tiers[0])

@@ -59,8 +59,10 @@ def _with_launches(times_ns: Floats, phases: NDArray[np.void], device: GpuDevice
     """Raises the times of calls that take less than their launches. All phases of one call, on rows
     and on the data beside them, have the same start.
     """
-    asked = np.stack([phases[name].astype(np.int64) for name in ("access", "thread", "start_ns")])
-    calls, of_call = np.unique(asked, axis=1, return_inverse=True)
+    call_keys = np.stack(
+        [phases[name].astype(np.int64) for name in ("access", "thread", "start_ns")]
+    )
+    calls, of_call = np.unique(call_keys, axis=1, return_inverse=True)
     together_ns = np.bincount(of_call.ravel(), weights=times_ns)
     launched_ns = (
         np.array([KERNELS.get(Access(access), 1) for access in calls[0]]) * device.launch_ns
@@ -76,9 +78,12 @@ def _is_demotion(phases: NDArray[np.void], trained_by: int) -> NDArray[np.bool_]
     """
     row_bytes = phases["bytes"] / phases["accesses"]
     is_load = phases["access"] == Access.LOAD
-    whole = row_bytes[~is_load].max(initial=0.0)
-    looked_up = row_bytes[is_load & (phases["thread"] == trained_by)].min(initial=whole)
+    whole_row_bytes = row_bytes[~is_load].max(initial=0.0)
+    looked_up = row_bytes[is_load & (phases["thread"] == trained_by)].min(initial=whole_row_bytes)
     by_others = phases["thread"] != trained_by
     return np.asarray(
-        is_load & (whole > 0) & (row_bytes >= whole) & (by_others | (whole > looked_up))
+        is_load
+        & (whole_row_bytes > 0)
+        & (row_bytes >= whole_row_bytes)
+        & (by_others | (whole_row_bytes > looked_up))
     )

@@ -115,8 +115,8 @@ def _nearest_cpus(node: int) -> frozenset[int]:
     distances = _NODES / f"node{node}" / "distance"
     if not distances.exists():
         return allowed
-    others = [int(name[4:]) for name in node_names()]
-    near = sorted(zip(map(int, distances.read_text().split()), others, strict=True))
+    other_nodes = [int(name[4:]) for name in node_names()]
+    near = sorted(zip(map(int, distances.read_text().split()), other_nodes, strict=True))
     for _, other in near:
         if cpus := cpus_of(other):
             return frozenset(cpus)
