@@ -320,7 +320,7 @@ class File:
     lines: Mapping[str, int]
 
     @staticmethod
-    def of_yaml(path: Path, error_type: Callable[[str], Exception]) -> File:
+    def from_yaml(path: Path, error_type: Callable[[str], Exception]) -> File:
         """Reads YAML. Raises `error_type` if the file is not YAML, or if a field is there twice."""
         import yaml
 
@@ -345,13 +345,13 @@ class File:
         return File(path, content, error_type, lines)
 
     @staticmethod
-    def of_json(path: Path, error_type: Callable[[str], Exception]) -> File:
+    def from_json(path: Path, error_type: Callable[[str], Exception]) -> File:
         """Reads JSON. Raises `error_type` if the file is not JSON, or if a field is there twice."""
-        return File.of_json_text(path, _text_of(path, error_type), error_type)
+        return File.from_json_text(path, _text_of(path, error_type), error_type)
 
     @staticmethod
-    def of_json_text(path: Path, text: str, error_type: Callable[[str], Exception]) -> File:
-        """Reads JSON from a text as `of_json` does. path: the name of the text in errors."""
+    def from_json_text(path: Path, text: str, error_type: Callable[[str], Exception]) -> File:
+        """Reads JSON from a text as `from_json` does. path: the name of the text in errors."""
         try:
             content = json.loads(text, object_pairs_hook=_without_duplicate_names)
             check_characters(text, content)

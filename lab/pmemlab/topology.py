@@ -268,7 +268,7 @@ def load_topology(name_or_path: str | Path) -> Topology:
                 f"topology: there is no {str(name_or_path)!r}; {_names_text()}, "
                 "or give the path of a .yaml file"
             )
-    file = _merged_with_like(File.of_yaml(path, TopologyError))
+    file = _merged_with_like(File.from_yaml(path, TopologyError))
     topology = file.read(Topology)
     if topology.name != path.stem:
         raise file.error("name", f"is {topology.name!r}, but the file is called {path.name}")
@@ -283,7 +283,7 @@ def _merged_with_like(file: File) -> File:
     name = own["like"]
     if name not in topology_names():
         raise file.error("like", f"{name!r} is none of the lab's own; {_names_text()}")
-    base = _merged_with_like(File.of_yaml(_FOLDER / f"{name}.yaml", TopologyError)).content
+    base = _merged_with_like(File.from_yaml(_FOLDER / f"{name}.yaml", TopologyError)).content
     taken_over = {key: value for key, value in base.items() if key not in ("name", "summary")}
     if isinstance(own.get("proof"), dict):
         proof = {**base["proof"], **own["proof"]}

@@ -40,7 +40,7 @@ class Recovery(Protocol):
     def check(self, medium: Medium, run: Callable[[Sequence[str]], str | None], /) -> str | None:
         """Returns what is wrong, or None. run: runs a command; returns how it failed."""
 
-    def words(self) -> str:
+    def as_argument(self) -> str:
         """Returns the check as one argument of a shell, for `--recover`."""
 
     def remark(self) -> str:
@@ -56,7 +56,7 @@ class CommandRecovery:
     def check(self, medium: Medium, run: Callable[[Sequence[str]], str | None], /) -> str | None:
         return run(medium.fill(self.command))
 
-    def words(self) -> str:
+    def as_argument(self) -> str:
         return shell.quote(shell.join(self.command))
 
     def remark(self) -> str:
@@ -301,7 +301,7 @@ class Experiment:
         if self.prepare:
             words.append(f"--prepare {shell.quote(shell.join(self.prepare))}")
         if self.recovery:
-            words.append(f"--recover {self.recovery.words()}")
+            words.append(f"--recover {self.recovery.as_argument()}")
         words += ["--", shell.join(self.program)]
         remark = self.recovery.remark() if self.recovery else ""
         return " ".join([*words, f"# {remark}"] if remark else words)

@@ -43,7 +43,7 @@ class FunctionRecovery:
             return f"{type(error).__name__}: {error}"
         return None
 
-    def words(self) -> str:
+    def as_argument(self) -> str:
         if _module_file(self.function) is None:
             return "true"  # `remark` says so
         return shell.quote(shell.join([*function_command(self.function), "{output}"]))

@@ -14,7 +14,7 @@ from killed_checkpoint_saves import kill_saves
 from benchmarks.checkpoint_io import publishing
 from benchmarks.checkpoint_io.errors import DamagedCheckpointError, NoCheckpointError
 from benchmarks.checkpoint_io.libpmem import PersistentMapping
-from benchmarks.checkpoint_io.mapped_file.layout import word_of_generation
+from benchmarks.checkpoint_io.mapped_file.layout import encode_generation
 from benchmarks.checkpoint_io.mapped_file.slots import SlotFile
 
 KILLS = int(os.environ.get("PMEMLAB_KILLS", "20"))
@@ -73,7 +73,7 @@ def test_a_mapped_writer_that_publishes_first_would_be_found_out(tmp_path: Path)
         fill = writer._fill
 
         def early(mapping, header, slot, content, generation, clock):  # type: ignore[no-untyped-def]
-            store, word = PersistentMapping.store_word, word_of_generation(generation)
+            store, word = PersistentMapping.store_word, encode_generation(generation)
             PersistentMapping.store_word = (  # type: ignore[method-assign]
                 lambda self, offset, value: store(self, offset, value or word)
             )

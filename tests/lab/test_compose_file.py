@@ -211,31 +211,31 @@ memory: 1G
 
 
 @pytest.fixture
-def mine(tmp_path: Path) -> Topology:
+def user_topology(tmp_path: Path) -> Topology:
     (tmp_path / "mine.yaml").write_text(_MINE)
     return load_topology(tmp_path / "mine.yaml")
 
 
 def test_a_user_s_topology_is_copied_into_its_container_before_it_starts(
-    mine: Topology, tmp_path: Path
+    user_topology: Topology, tmp_path: Path
 ) -> None:
     engine = _Engine()
-    _start_throwaway(engine, mine)
+    _start_throwaway(engine, user_topology)
     assert engine.log == ["create", "put", "start"]
     ((path, content),) = engine.files.items()
     assert engine.created["command"] == ["machine", "serve", path, "--state-dir", STATE_FOLDER]
     served = tmp_path / "in the container" / Path(path).name
     served.parent.mkdir()
     served.write_bytes(content)
-    assert load_topology(served) == mine
+    assert load_topology(served) == user_topology
 
 
-def test_a_user_s_container_has_no_more_privileges_than_a_service(mine: Topology) -> None:
+def test_a_user_s_container_has_no_more_privileges_than_a_service(user_topology: Topology) -> None:
     of_service, of_user = _Engine(), _Engine()
     _start_throwaway(of_service)
-    _start_throwaway(of_user, mine)
+    _start_throwaway(of_user, user_topology)
     ours, theirs = of_service.created["host_config"], of_user.created["host_config"]
-    more = (mine.memory_bytes - load_topology("fsdax").memory_bytes) // _MIB
+    more = (user_topology.memory_bytes - load_topology("fsdax").memory_bytes) // _MIB
     assert theirs.pop("Memory") == ours.pop("Memory") + more * _MIB
     assert theirs == ours
 
@@ -251,10 +251,10 @@ def test_a_user_s_file_may_have_any_name(name: str, tmp_path: Path) -> None:
 
 
 def test_a_container_serves_the_topology_that_it_was_made_for_and_no_other(
-    mine: Topology, tmp_path: Path
+    user_topology: Topology, tmp_path: Path
 ) -> None:
-    container = _start_throwaway(_Engine(), mine)
-    assert serves_topology(container, mine)
+    container = _start_throwaway(_Engine(), user_topology)
+    assert serves_topology(container, user_topology)
     (tmp_path / "mine.yaml").write_text(_MINE.replace("1G", "2G"))
     assert not serves_topology(container, load_topology(tmp_path / "mine.yaml"))
     assert serves_topology(_start_throwaway(_Engine()), load_topology("fsdax"))

@@ -255,7 +255,7 @@ def test_a_lab_machine_whose_facts_have_changed_is_not_handed_out(
     monkeypatch.setattr(container_machine, "read_facts", lambda _: facts)
     with pytest.raises(ProofError, match=r"nodes: expected \[0\], found \[0, 1\]"):
         open_container_machine(dram)
-    Lease.of_lab_machine(Clone(tmp_path), "dram").end()  # the lease has been released
+    Lease.for_lab_machine(Clone(tmp_path), "dram").end()  # the lease has been released
 
 
 @pytest.mark.parametrize(

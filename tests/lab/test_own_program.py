@@ -76,21 +76,21 @@ def document(**changed: Any) -> dict[str, Any]:
 
 
 def scenario(
-    folder: Path, command: str, expect: str = ON_PMEM, name: str = "own", more: str = ""
+    folder: Path, command: str, expect: str = ON_PMEM, name: str = "own", extra_fields: str = ""
 ) -> Scenario:
     (folder / "here.yaml").write_text(TOPOLOGY)
     path = folder / f"{name}.yaml"
-    path.write_text(SCENARIO % {"command": command, "expect": expect} + more)
+    path.write_text(SCENARIO % {"command": command, "expect": expect} + extra_fields)
     return load_scenario(path)
 
 
-def run(folder: Path, wanted: Scenario) -> ScenarioSession:
+def run(folder: Path, selected: Scenario) -> ScenarioSession:
     """Runs and judges a scenario on this computer. Returns the session, which has the metrics."""
-    storage_type = wanted.storage_types[0]
-    session = ScenarioSession([(wanted, storage_type)], machine="process", root=folder)
+    storage_type = selected.storage_types[0]
+    session = ScenarioSession([(selected, storage_type)], machine="process", root=folder)
     try:
-        outcome = session.wait_for(wanted, storage_type, lambda _: None)
-        assert session.judge(wanted, storage_type, outcome) == []
+        outcome = session.wait_for(selected, storage_type, lambda _: None)
+        assert session.judge(selected, storage_type, outcome) == []
     finally:
         session.close()
     return session
@@ -291,7 +291,7 @@ def test_an_invalid_command_is_refused_before_any_machine_starts(
     tmp_path: Path, command: str, expect: str, more: str, problem: str
 ) -> None:
     with pytest.raises(ScenarioError) as caught:
-        scenario(tmp_path, command, expect, more=more)
+        scenario(tmp_path, command, expect, extra_fields=more)
     assert problem in str(caught.value)
 
 

@@ -32,7 +32,7 @@ def accesses(
     by: type[LeastFrequent | LeastRecent] = LeastFrequent,
 ) -> StepAccesses:
     """Returns a step of a table whose upper tiers have these numbers of rows."""
-    [placed] = placements([kind], named_devices(DEVICES), asked_for=True)
+    [placed] = placements([kind], named_devices(DEVICES), is_requested=True)
     return step_accesses(
         placed,
         by(BoundedZipf(ROWS, 1.05), upper),
@@ -95,7 +95,7 @@ def test_a_batch_reads_each_of_its_rows_once_and_writes_each_id() -> None:
 def test_every_type_with_hbm_has_its_dram_tier_and_index_on_the_same_dram() -> None:
     assert set(HBM_TYPES) <= set(PLANNED_TYPES)
     pool = named_devices([*DEVICES, "ddr5-snc"])
-    for placed in placements(HBM_TYPES, pool, asked_for=True):
+    for placed in placements(HBM_TYPES, pool, is_requested=True):
         names = dict(zip(placed.kinds, placed.names, strict=True))
         for kind, name in names.items():
             if kind.value == "DRAM":
@@ -137,4 +137,4 @@ def test_only_an_hbm_tier_may_be_on_a_gpu(names: list[str], problem: str) -> Non
 
 def test_hbm_without_a_gpu_names_what_is_missing() -> None:
     with pytest.raises(PlanError, match="HBM_DRAM needs a GPU for its HBM tier"):
-        list(placements([StorageType.HBM_DRAM], named_devices(["ddr5-snc"]), asked_for=True))
+        list(placements([StorageType.HBM_DRAM], named_devices(["ddr5-snc"]), is_requested=True))

@@ -61,10 +61,10 @@ def zipf_ids(rows: int, skew: float, count: int) -> NDArray[np.int64]:
     st.tuples(st.integers(1, 50), st.integers(1, 50)),
 )
 def test_sums_over_counted_rows_equal_those_of_a_loop(
-    counts: list[int], never_asked_for: int, ends: tuple[int, int]
+    counts: list[int], unrequested_rows: int, ends: tuple[int, int]
 ) -> None:
-    rows = len(counts) + never_asked_for
-    p = np.array([*sorted(counts, reverse=True), *[0] * never_asked_for]) / sum(counts)
+    rows = len(counts) + unrequested_rows
+    p = np.array([*sorted(counts, reverse=True), *[0] * unrequested_rows]) / sum(counts)
     counted = CountedRows(np.array(counts), rows)
     first, last = min(ends), max(ends)
 

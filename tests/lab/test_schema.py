@@ -56,7 +56,7 @@ def written(folder: Path, text: str) -> Path:
 def refused(folder: Path, text: str) -> str:
     """Returns the error for a file that is no `Whole`, without the path of its folder."""
     with pytest.raises(LabError) as caught:
-        File.of_yaml(written(folder, text), LabError).read(Whole)
+        File.from_yaml(written(folder, text), LabError).read(Whole)
     return str(caught.value).replace(f"{folder}/", "")
 
 
@@ -133,7 +133,7 @@ def test_aliases_of_aliases_are_read_without_expanding_them(tmp_path: Path) -> N
 
 def test_a_null_field_counts_as_left_out(tmp_path: Path) -> None:
     path = written(tmp_path, "parts: [{name: a, length: null}]\nspare:\n")
-    whole = File.of_yaml(path, LabError).read(Whole)
+    whole = File.from_yaml(path, LabError).read(Whole)
     assert whole == Whole((Part("a", 1),))
 
 

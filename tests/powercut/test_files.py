@@ -22,7 +22,7 @@ TRIES = 25
 # --- Checks of a medium after a cut.
 
 
-def last(output: str) -> int:
+def last_number(output: str) -> int:
     numbers = [int(line) for line in output.split() if line.isdigit()]
     return numbers[-1] if numbers else 0
 
@@ -37,28 +37,30 @@ def number_in(path: Path) -> int:
 def newest_save_is_whole(medium: Path, output: str) -> None:
     path = medium / "state"
     if not path.exists():
-        assert last(output) == 0, f"nothing is there, and save {last(output)} was done"
+        assert last_number(output) == 0, (
+            f"nothing is there, and save {last_number(output)} was done"
+        )
         return
-    assert number_in(path) >= last(output)
+    assert number_in(path) >= last_number(output)
 
 
 def newest_folder_is_whole(medium: Path, output: str) -> None:
-    for number in range(1, last(output) + 1):
+    for number in range(1, last_number(output) + 1):
         assert number_in(medium / f"save{number}" / "part") == number
 
 
-def log_has_what_was_told(medium: Path, output: str) -> None:
-    if last(output) == 0:
+def log_has_reported_records(medium: Path, output: str) -> None:
+    if last_number(output) == 0:
         return
     data = (medium / "log").read_bytes()
-    expected = b"".join(bytes([number]) * 1000 for number in range(1, last(output) + 1))
+    expected = b"".join(bytes([number]) * 1000 for number in range(1, last_number(output) + 1))
     # Without ==, as pytest would print a diff of the bytes, which takes minutes if CI is set.
     assert data.startswith(expected), "a record that was told of isn't there"
 
 
 def some_save_is_whole(medium: Path, output: str) -> None:
     found = [number_in(path) for path in (medium / "state", medium / "older") if path.exists()]
-    assert max(found, default=0) >= last(output)
+    assert max(found, default=0) >= last_number(output)
 
 
 def is_before_or_after(medium: Path, output: str) -> None:
@@ -78,26 +80,26 @@ def records_are_whole(medium: Path, output: str) -> None:
     path = medium / "header"
     data = path.read_bytes() if path.exists() else b""
     count = data[0] if data else 0
-    assert count >= last(output)
+    assert count >= last_number(output)
     for number in range(1, count + 1):
         record = data[number * saves.RECORD : (number + 1) * saves.RECORD]
         assert record.count(number) == saves.RECORD, f"record {number} isn't whole"
 
 
 def newest_content_is_there(medium: Path, output: str) -> None:
-    if not last(output):
+    if not last_number(output):
         return
     data = (medium / "state").read_bytes()
     if data and data == bytes([data[0]]) * len(data):
-        assert data[0] >= last(output)
+        assert data[0] >= last_number(output)
 
 
-def tail_was_told(medium: Path, output: str) -> None:
-    if not last(output):
+def tail_has_reported_number(medium: Path, output: str) -> None:
+    if not last_number(output):
         return
     data = (medium / "state").read_bytes()
     assert len(data) == BYTES
-    assert min(data[-100:]) >= last(output)
+    assert min(data[-100:]) >= last_number(output)
 
 
 def folder_is_for_its_group(medium: Path, output: str) -> None:
@@ -106,7 +108,7 @@ def folder_is_for_its_group(medium: Path, output: str) -> None:
 
 
 def moved_saves_are_there(medium: Path, output: str) -> None:
-    for number in range(1, last(output) + 1):
+    for number in range(1, last_number(output) + 1):
         assert number_in(medium / "to" / f"save{number}") == number
 
 
@@ -129,15 +131,15 @@ def test_a_file_that_mkstemp_makes_is_followed_and_its_making_can_be_cut(
     [
         (saves.save_correctly, newest_save_is_whole),
         (saves.save_in_a_new_folder, newest_folder_is_whole),
-        (saves.append, log_has_what_was_told),
+        (saves.append, log_has_reported_records),
         (saves.keep_two_saves, some_save_is_whole),
         (saves.shorten, is_before_or_after),
         (saves.sync_data_and_header, records_are_whole),
         (saves.sync_data_and_header_by_the_call, records_are_whole),
-        (saves.append_by_dsync, log_has_what_was_told),
-        (saves.write_anew_by_dsync, newest_content_is_there),
-        (saves.grow_a_mapping, tail_was_told),
-        (saves.make_a_mapping_writable, tail_was_told),
+        (saves.append_by_dsync, log_has_reported_records),
+        (saves.rewrite_by_dsync, newest_content_is_there),
+        (saves.grow_a_mapping, tail_has_reported_number),
+        (saves.make_a_mapping_writable, tail_has_reported_number),
         (saves.move_between_folders, moved_saves_are_there),
         (saves.swap_a_link, newest_save_is_whole),
         (saves.save_beside_a_socket, newest_save_is_whole),
@@ -160,7 +162,7 @@ def test_data_synced_in_the_right_order_is_never_lost(
         (saves.save_without_fsync_of_the_folder, newest_save_is_whole),
         (saves.save_in_place, newest_save_is_whole),
         (saves.save_in_a_new_folder_that_is_lost, newest_folder_is_whole),
-        (saves.append_without_sync, log_has_what_was_told),
+        (saves.append_without_sync, log_has_reported_records),
         (saves.sync_header_only, records_are_whole),
         (saves.sync_header_only_by_the_call, records_are_whole),
         (saves.move_between_folders_and_sync_one, moved_saves_are_there),
@@ -232,9 +234,7 @@ def test_removed_and_renamed_names_come_back_with_their_files(power_cut: PowerCu
         assert {2} <= set(names.values())
         left.append(tuple(sorted(names)))
 
-    power_cut(
-        saves.remove_what_was_there, look, prepare=saves.make_two, tries=40, imports_once=True
-    )
+    power_cut(saves.remove_existing, look, prepare=saves.make_two, tries=40, imports_once=True)
     assert set(left) == {
         ("kept", "state"),
         ("kept",),
@@ -251,7 +251,7 @@ def test_writes_by_other_ways_may_be_lost_too(power_cut: PowerCut) -> None:
         if (medium / "target").exists():
             sizes.add((medium / "target").read_bytes().count(1))
 
-    power_cut(saves.write_by_other_ways, look, tries=120, imports_once=True)
+    power_cut(saves.write_by_sendfile_and_mapping, look, tries=120, imports_once=True)
     assert 0 in sizes
     assert BYTES in sizes
 

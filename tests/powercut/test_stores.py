@@ -57,7 +57,7 @@ class Looking:
         self.seen.append(struct.unpack(f"<{LINES * WORDS_IN_LINE}Q", content))
         return None
 
-    def words(self) -> str:
+    def as_argument(self) -> str:
         return "true"
 
     def remark(self) -> str:
@@ -284,7 +284,7 @@ class Counted:
         lost = [line for line in lines if words[line * WORDS_IN_LINE] != NEW]
         return f"{lost} of {count} lost" if lost else None
 
-    def words(self) -> str:
+    def as_argument(self) -> str:
         return "true"
 
     def remark(self) -> str:

@@ -64,7 +64,7 @@ class Part:
     kept_step: int
 
     @classmethod
-    def of(cls, stdout: str, stderr: str) -> Part:
+    def from_output(cls, stdout: str, stderr: str) -> Part:
         lines = stderr.splitlines()
         resumed = [found for found in map(parse_resumed, lines) if found]
         kept = [step for step in map(parse_saved_step, lines) if step]
@@ -87,7 +87,7 @@ def kept_in() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def kept_by_a_killed_run() -> Iterator[Path]:
+def killed_run_folder() -> Iterator[Path]:
     """The folder of a killed run, with the checkpoint of step 5, for tests that don't change it."""
     with folder_in_memory() as folder:
         run_until_killed(folder, before_keeping=8)
@@ -115,11 +115,11 @@ def part(kept_in: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Par
     def run(killed_at: int | None = None) -> Part:
         if killed_at is not None:
             run_until_killed(kept_in, before_keeping=killed_at)
-            return Part.of("", capsys.readouterr().err)
+            return Part.from_output("", capsys.readouterr().err)
         status = wdl.main(arguments(kept_in, "--reference", "DRAM"))
         captured = capsys.readouterr()
         assert status == 0, captured.err
-        return Part.of(captured.out, captured.err)
+        return Part.from_output(captured.out, captured.err)
 
     return run
 
@@ -158,7 +158,7 @@ def test_a_run_killed_at_random_ends_like_an_uninterrupted_one(kept_in: Path) ->
     parts = [killed(kept_in, drawn.randint(EVERY + 1, EVERY + 4)) for _ in range(2)]
     done = subprocess.run(command(kept_in, "--reference", "DRAM"), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert complaint_of(*parts, Part.of(done.stdout, done.stderr)) is None
+    assert complaint_of(*parts, Part.from_output(done.stdout, done.stderr)) is None
     assert parts[1].resumed is not None
 
 
@@ -171,7 +171,7 @@ def test_a_run_with_rows_on_an_ssd_resumes_from_its_checkpoints(
         command(kept_in, "--reference", "DRAM", ssd=tmp_path), capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    whole = Part.of(done.stdout, done.stderr)
+    whole = Part.from_output(done.stdout, done.stderr)
     assert whole.resumed is not None
     assert whole.document is not None
     below = [table["tiers"][2]["rows"] for table in whole.document["run"]["tables"]]
@@ -195,7 +195,7 @@ def killed(kept_in: Path, after_lines: int, ssd: Path | None = None) -> Part:
             if sum(written.startswith("trained: ") for written in lines) == after_lines:
                 process.kill()
         assert process.wait() == -9, "".join(lines)
-    return Part.of("", "".join(lines))
+    return Part.from_output("", "".join(lines))
 
 
 def test_rows_dense_part_and_step_are_those_of_the_checkpoint(part: Callable[..., Part]) -> None:
@@ -265,7 +265,7 @@ def test_a_run_killed_during_a_checkpoint_keeps_a_whole_one(
         text=True,
     )
     assert done.returncode == -9, done.stderr
-    first, last = Part.of("", done.stderr), part()
+    first, last = Part.from_output("", done.stderr), part()
     assert first.kept_step == EVERY * (checkpoint - 1)
     made = checkpoint if is_made else checkpoint - 1
     assert (last.resumed.step if last.resumed else 0) == EVERY * made
@@ -285,13 +285,17 @@ def test_only_the_newest_checkpoints_dense_part_is_kept(
 
 
 def broken_after_restoring(
-    part: Callable[..., Part], monkeypatch: pytest.MonkeyPatch, target: object, name: str, by: Any
+    part: Callable[..., Part],
+    monkeypatch: pytest.MonkeyPatch,
+    target: object,
+    name: str,
+    replacement: Any,
 ) -> str:
     """Returns the scenario's complaint about a run whose last part has `name` of `target`
     replaced.
     """
     first = part(killed_at=8)
-    monkeypatch.setattr(target, name, by)
+    monkeypatch.setattr(target, name, replacement)
     return str(complaint_of(first, part()))
 
 
@@ -390,27 +394,27 @@ complaint = partial(refusal_of, wdl.main)
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "torn", "another step's"])
 def test_a_checkpoint_without_its_dense_part_is_refused(
-    kept_by_a_killed_run: Path, capsys: pytest.CaptureFixture[str], damage: str
+    killed_run_folder: Path, capsys: pytest.CaptureFixture[str], damage: str
 ) -> None:
-    dense = kept_by_a_killed_run / "dense-00000005.npz"
+    dense = killed_run_folder / "dense-00000005.npz"
     content = dense.read_bytes()
-    another = kept_by_a_killed_run / "dense-00000010.npz"
+    another = killed_run_folder / "dense-00000010.npz"
     if damage == "missing":
         dense.unlink()
     elif damage == "another step's":
         dense.rename(another)
     else:
         dense.write_bytes(content[: len(content) // 2] if damage == "torn" else b"")
-    shown = complaint(capsys, *arguments(kept_by_a_killed_run))
+    shown = complaint(capsys, *arguments(killed_run_folder))
     another.unlink(missing_ok=True)
     dense.write_bytes(content)
     assert f"wdl: {dense}: can't be read back" in shown
 
 
 def test_a_checkpoint_of_another_model_is_refused(
-    kept_by_a_killed_run: Path, capsys: pytest.CaptureFixture[str]
+    killed_run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kept = kept_by_a_killed_run
+    kept = killed_run_folder
     shown = complaint(capsys, *arguments(kept, "--hidden-units", "24"))
     assert "dense-00000005.npz: can't be read back: parameter_" in shown
     shown = complaint(capsys, *arguments(kept, "--hidden-units", "16", "16"))
@@ -419,9 +423,9 @@ def test_a_checkpoint_of_another_model_is_refused(
 
 
 def test_a_checkpoint_beyond_the_last_step_is_refused(
-    kept_by_a_killed_run: Path, capsys: pytest.CaptureFixture[str]
+    killed_run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kept = kept_by_a_killed_run
+    kept = killed_run_folder
     shown = complaint(capsys, *arguments(kept, "--steps", "5"))
     assert f"wdl: {kept}: holds a checkpoint of step 5, and only 5 are asked for" in shown
 

@@ -59,7 +59,7 @@ def measure_yardstick(medium: Medium, size: int, repeats: int) -> Yardstick:
     if medium.paced_as is not None:
         return _published(medium.name, medium.paced_as, size)
     size = max(-(-size // BLOCK_BYTES), _AT_ONCE) * BLOCK_BYTES
-    with _file_of(medium.path, size) as file:
+    with _allocated_file(medium.path, size) as file:
         by, once = _tool(medium, file, size)
         rates = [once() for _ in range(repeats)]
     writes, reads = zip(*rates, strict=True)
@@ -81,13 +81,13 @@ def _tool(medium: Medium, file: Path, size: int) -> tuple[str, Callable[[], tupl
     how = f"{'direct I/O' if direct else 'through the page cache'}, 1 MiB blocks"
     fio = shutil.which("fio")
     if fio is None:
-        return f"own loop, {how}, 8 threads", lambda: _own_loop(file, size, direct)
+        return f"own loop, {how}, 8 threads", lambda: _measure_by_loop(file, size, direct)
     depth = _AT_ONCE if direct else 1
     return f"fio, {how}, depth {depth}", lambda: _fio(fio, file, size, direct)
 
 
 @contextmanager
-def _file_of(folder: Path, size: int) -> Iterator[Path]:
+def _allocated_file(folder: Path, size: int) -> Iterator[Path]:
     """Yields a file with allocated blocks, so that the disk is measured and not the allocator."""
     file = folder / f".pmemlab-yardstick-{os.getpid()}"
     try:
@@ -127,10 +127,10 @@ def _fio_job(fio: str, file: Path, size: int, direct: bool, operation: str) -> f
         "output-format": "json",
     }
     argv = [fio, *(f"--{name}={value}" for name, value in arguments.items())]
-    answer = subprocess.run(argv, capture_output=True, text=True)
-    if answer.returncode:
-        raise YardstickError(f"{' '.join(argv)} failed: {answer.stderr.strip()}")
-    return parse_fio(answer.stdout, operation)
+    output = subprocess.run(argv, capture_output=True, text=True)
+    if output.returncode:
+        raise YardstickError(f"{' '.join(argv)} failed: {output.stderr.strip()}")
+    return parse_fio(output.stdout, operation)
 
 
 def parse_fio(text: str, operation: str) -> float:
@@ -145,7 +145,7 @@ def parse_fio(text: str, operation: str) -> float:
     return float(rate)
 
 
-def _own_loop(file: Path, size: int, direct: bool) -> tuple[float, float]:
+def _measure_by_loop(file: Path, size: int, direct: bool) -> tuple[float, float]:
     flags = os.O_RDWR | os.O_CLOEXEC | (os.O_DIRECT if direct else 0)
     descriptor = os.open(file, flags)
     # Mappings are page-aligned, as direct I/O requires.
@@ -183,8 +183,8 @@ def _mapped(file: Path, size: int) -> tuple[float, float]:
         mapping.drain(0, size)
         written = time.perf_counter() - started
     evict([FilePart.whole(file)], "posix_fadvise")
-    into = ctypes.create_string_buffer(BLOCK_BYTES)
-    address = ctypes.addressof(into)
+    target = ctypes.create_string_buffer(BLOCK_BYTES)
+    address = ctypes.addressof(target)
     with (
         file.open("rb") as opened,
         mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY) as mapped,

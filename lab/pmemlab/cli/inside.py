@@ -103,9 +103,9 @@ def shell(arguments: argparse.Namespace) -> int:
     options = guest_options(arguments)
     if arguments.dry_run:
         return print_script(arguments.machine, options)
-    from pmemlab.machines.guest.terminal import own_size, run_on_own_terminal
+    from pmemlab.machines.guest.terminal import run_on_own_terminal, terminal_size
 
-    own_size()  # without a terminal, nothing is started
+    terminal_size()  # without a terminal, nothing is started
     argv = arguments.rest or ["/bin/bash"]
     with spawner(arguments, options) as machine:
         return run_on_own_terminal(lambda size: machine.spawn(argv, env, size))

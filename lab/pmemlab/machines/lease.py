@@ -69,7 +69,7 @@ class Lease:
         self._file.flush()
 
     @staticmethod
-    def of_lab_machine(
+    def for_lab_machine(
         clone: Clone, name: str, on_wait: Callable[[str], None] = lambda _: None
     ) -> Lease:
         """Returns the lease of a machine of the clone's lab. Raises as the constructor."""

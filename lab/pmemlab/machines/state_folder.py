@@ -38,7 +38,7 @@ def _check_no_user_file(folder: Path) -> None:
     """
     try:
         names = sorted(file.name for file in folder.iterdir())
-        lock = _read_own(folder / "lock") if "lock" in names else b""
+        lock = _read_user_file(folder / "lock") if "lock" in names else b""
     except OSError as error:
         raise LabError(f"state folder {folder}: {error.strerror}") from error
     taken = [name for name in names if name in _NAMES or name.endswith(".img")]
@@ -51,15 +51,15 @@ def _check_no_user_file(folder: Path) -> None:
         )
 
 
-def _read_own(path: Path) -> bytes:
+def _read_user_file(path: Path) -> bytes:
     """Returns the content of a plain file of this user's. Returns nothing for another user's file,
     or for a pipe, whose open would wait for a writer.
     """
     with os.fdopen(os.open(path, _UNWAITED), "rb") as file:
-        return file.read() if _is_own(file) else b""
+        return file.read() if _is_users_file(file) else b""
 
 
-def _is_own(file: IO[bytes]) -> bool:
+def _is_users_file(file: IO[bytes]) -> bool:
     found = os.fstat(file.fileno())
     return stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid()
 
@@ -69,7 +69,7 @@ def _remove_if_stale(folder: Path) -> None:
     with suppress(OSError):
         if time.time() - folder.stat().st_mtime > _STALE_AFTER_S:
             with os.fdopen(os.open(folder / "lock", _UNWAITED), "rb") as lock:
-                if _is_own(lock) and lock.read() == _MARK + _IS_TEMPORARY:
+                if _is_users_file(lock) and lock.read() == _MARK + _IS_TEMPORARY:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     shutil.rmtree(folder, ignore_errors=True)
 

@@ -319,7 +319,7 @@ def read_folder(folder: Path) -> Results:
         if path.is_file() and path.stat().st_size == 0:
             left_out.append(path.name)
             continue
-        file = File.of_json(path, ResultsError)
+        file = File.from_json(path, ResultsError)
         document = file.read(_AnyDocument)
         if not document.is_result:
             left_out.append(path.name)

@@ -220,7 +220,7 @@ def read_program_run(
     last = (stdout.strip().splitlines() or ["(it printed nothing)"])[-1]
     if not last.startswith(("{", "[")):
         raise error(f"the program's last line is no JSON document: {last}")
-    printed = File.of_json_text(Path("the program's last line"), last, error).read(_ProgramRun)
+    printed = File.from_json_text(Path("the program's last line"), last, error).read(_ProgramRun)
     run: dict[str, Any] = {
         "storage_type": storage_type,
         "losses": list(printed.losses),

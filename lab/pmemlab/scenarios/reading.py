@@ -39,7 +39,7 @@ _ITS_OWN = ("summary", "markers")
 
 def load_scenario(path: Path) -> Scenario:
     """Loads a file. Raises `ScenarioError`, which names the file, the line and the field."""
-    file = _merged_with_like(File.of_yaml(path, ScenarioError))
+    file = _merged_with_like(File.from_yaml(path, ScenarioError))
     scenario = file.read(Scenario, {"name": path.stem, "memory_here": None, "direct_io": False})
     try:
         _check(scenario, file)
@@ -59,7 +59,7 @@ def _merged_with_like(file: File) -> File:
     }
     if not isinstance(name, str) or scenario_paths.get(name, file.path) == file.path:
         raise file.error("like", f"there is no other scenario {name!r} in {folder}")
-    base = File.of_yaml(scenario_paths[name], ScenarioError).content
+    base = File.from_yaml(scenario_paths[name], ScenarioError).content
     if not isinstance(base, dict) or "like" in base:
         raise file.error("like", f"{name} is like another one itself; name that one")
     return file.filled_from({key: value for key, value in base.items() if key not in _ITS_OWN})

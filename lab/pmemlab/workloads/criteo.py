@@ -120,7 +120,7 @@ class CriteoSource:
         first = next(self._lines(skip=0), None)
         if first is None:
             raise DataError(f"{self.path}: the file is empty")
-        return _Layout.of(self.path, first[1])
+        return _Layout.from_first_line(self.path, first[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class _Layout:
     has_header: bool
 
     @staticmethod
-    def of(path: Path, first_line: str) -> _Layout:
+    def from_first_line(path: Path, first_line: str) -> _Layout:
         separator = "\t" if "\t" in first_line else ","
         fields = first_line.split(separator)
         has_header = "label" in (fields[0], *fields[1:2])

@@ -192,9 +192,9 @@ class _Batches:
         else:
             random = np.random.default_rng((options.seed, table, index))
             ranks = draw_ranks(random.random(options.batch_size), options.rows)
-        return self.of_ranks(table, ranks)
+        return self.keys_of_ranks(table, ranks)
 
-    def of_ranks(self, table: int, ranks: NDArray[np.int64]) -> Keys:
+    def keys_of_ranks(self, table: int, ranks: NDArray[np.int64]) -> Keys:
         keys = splitmix64(self.options.seed, ranks.astype(np.int64) + (table << 32))
         return keys.view(np.int64)
 

@@ -21,7 +21,7 @@ if os.environ.get("IMPORT_STARTS_A_THREAD"):
     threading.Thread(target=_stop.wait, daemon=True).start()
 
 
-def tell(medium: Path) -> None:
+def write_state(medium: Path) -> None:
     print(IMPORTED_BY, os.getpid(), threading.active_count(), flush=True)
     (medium / "state").write_text("told")
 
@@ -49,10 +49,10 @@ def decorated(medium: Path) -> None:
     write(medium)
 
 
-def tell_a_variable(medium: Path) -> None:
+def write_state_from_variable(medium: Path) -> None:
     (medium / "state").write_text(os.environ["TOLD"])
 
 
-class Told:
-    def tell(self, medium: Path) -> None:
+class StateWriter:
+    def write_state(self, medium: Path) -> None:
         write(medium)

@@ -155,7 +155,7 @@ def sync_twice(medium: Path) -> None:
         os.fsync(file.fileno())
 
 
-def remove_what_was_there(medium: Path) -> None:
+def remove_existing(medium: Path) -> None:
     (medium / "state").unlink()
     (medium / "kept").rename(medium / "moved")
 
@@ -165,7 +165,7 @@ def make_two(medium: Path) -> None:
     write(medium / "kept", 2)
 
 
-def write_by_other_ways(medium: Path) -> None:
+def write_by_sendfile_and_mapping(medium: Path) -> None:
     """Writes by sendfile and through a mapping; these are no cut points, but are followed."""
     source, target = medium / "source", medium / "target"
     write(source, 1)
@@ -228,7 +228,7 @@ def append_by_dsync(medium: Path) -> None:
             print(number, flush=True)
 
 
-def write_anew_by_dsync(medium: Path) -> None:
+def rewrite_by_dsync(medium: Path) -> None:
     """Replaces a longer content by a shorter one."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_DSYNC
     for number in range(1, SAVES + 1):

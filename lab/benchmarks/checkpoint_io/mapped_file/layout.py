@@ -23,9 +23,9 @@ __all__ = [
     "WORD_OFFSET",
     "FileHeader",
     "SlotHeader",
-    "generation_of_word",
+    "decode_generation",
+    "encode_generation",
     "round_up",
-    "word_of_generation",
 ]
 
 SLOTS: Final = 2
@@ -123,19 +123,19 @@ class SlotHeader:
         return cls(*fields)
 
 
-def word_of_generation(generation: int) -> int:
+def encode_generation(generation: int) -> int:
     """Returns a slot's publishing word. Raises struct.error after 2^32 - 1 saves of a file."""
     return generation | zlib.crc32(_CHECKSUM.pack(generation)) << 32
 
 
-def generation_of_word(path: Path, slot: int, word: int) -> int | None:
+def decode_generation(path: Path, slot: int, word: int) -> int | None:
     """Parses a publishing word; None if the slot has no complete checkpoint. Raises
     DamagedCheckpointError.
     """
     if word == 0:
         return None
     generation = word & 0xFFFF_FFFF
-    if word != word_of_generation(generation) or generation == 0:
+    if word != encode_generation(generation) or generation == 0:
         raise DamagedCheckpointError(path, f"the publishing word of slot {slot} is damaged")
     return generation
 

@@ -14,7 +14,7 @@ from benchmarks.checkpoint_io.mapped_file.layout import (
     WORD,
     WORD_OFFSET,
     FileHeader,
-    generation_of_word,
+    decode_generation,
 )
 
 __all__ = ["SlotFile"]
@@ -55,7 +55,7 @@ class SlotFile:
         for slot in range(SLOTS):
             offset = self.header.slot_offset(slot) + WORD_OFFSET
             (word,) = WORD.unpack(os.pread(self.descriptor, WORD.size, offset))
-            found.append(generation_of_word(self.path, slot, word))
+            found.append(decode_generation(self.path, slot, word))
         return found
 
     def newest(self) -> tuple[int, int] | None:

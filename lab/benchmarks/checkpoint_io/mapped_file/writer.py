@@ -18,7 +18,7 @@ from benchmarks.checkpoint_io.mapped_file.layout import (
     WORD_OFFSET,
     FileHeader,
     SlotHeader,
-    word_of_generation,
+    encode_generation,
 )
 from benchmarks.checkpoint_io.mapped_file.slots import SlotFile
 from benchmarks.checkpoint_io.phases import PhaseClock
@@ -130,4 +130,4 @@ def _fill(
         mapping.copy_bytes(start, slot_header.encode())
     with clock("sync"):
         mapping.drain(start, content.slot_bytes)
-        mapping.store_word(start + WORD_OFFSET, word_of_generation(generation))
+        mapping.store_word(start + WORD_OFFSET, encode_generation(generation))

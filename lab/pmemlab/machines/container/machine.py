@@ -156,7 +156,7 @@ def open_container_machine(
         raise LabError(
             f"container {container.name} runs older sources than this clone's: run `make lab-up`"
         )
-    lease = Lease.of_lab_machine(clone, topology.name, on_step) if leased else None
+    lease = Lease.for_lab_machine(clone, topology.name, on_step) if leased else None
     on_step("attaching to the running lab")
     try:
         if has_ended(container):  # an earlier user has reported its death

@@ -51,7 +51,7 @@ def remembered(key: str, find: Callable[[], Accelerator]) -> Accelerator:
         answers = _recall()
         if key not in answers:
             answers[key] = find()
-            document = {"boot": _boot_of_host(), "answers": answers}
+            document = {"boot": _host_boot_id(), "answers": answers}
             (scratch / "answers").write_text(json.dumps(document))
             (scratch / "answers").rename(_memory())
         return answers[key]
@@ -61,7 +61,7 @@ def _memory() -> Path:
     return cache_folder() / "accelerator.json"
 
 
-def _boot_of_host() -> str:
+def _host_boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
@@ -69,7 +69,7 @@ def _recall() -> dict[str, Accelerator]:
     """Returns key -> answer of the trials since the host booted."""
     try:
         document = json.loads(_memory().read_text())
-        answers = document["answers"] if document["boot"] == _boot_of_host() else {}
+        answers = document["answers"] if document["boot"] == _host_boot_id() else {}
         return {key: "kvm" if answer == "kvm" else "tcg" for key, answer in answers.items()}
     except (AttributeError, KeyError, OSError, TypeError, ValueError):
         return {}

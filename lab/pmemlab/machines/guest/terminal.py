@@ -19,10 +19,10 @@ from pmemlab.machines.guest.streams import (
     write_all,
 )
 
-__all__ = ["own_size", "run_on_own_terminal"]
+__all__ = ["run_on_own_terminal", "terminal_size"]
 
 
-def own_size() -> dict[str, int]:
+def terminal_size() -> dict[str, int]:
     """Returns the "rows" and "columns" of this process's terminal, or raises `LabError` without
     one.
     """
@@ -41,14 +41,14 @@ def run_on_own_terminal(spawn: Callable[[Mapping[str, int]], Command]) -> int:
     Every key goes to the guest, Ctrl-C too. Raises `LabError` if this process has no terminal, or
     the lab breaks; the terminal is then as before.
     """
-    command = spawn(own_size())
+    command = spawn(terminal_size())
 
     def type_keys(keys: bytes) -> bool:
         command.type(keys)
         return True
 
     def resize() -> None:
-        command.resize(own_size())
+        command.resize(terminal_size())
 
     with (
         _raw_terminal(),

@@ -442,7 +442,7 @@ class _KindField(Document, open=True):
 
 def read_device_file(path: Path) -> DeviceFile | CompositionFile:
     """Reads and checks a device file. Raises DeviceFileError, which names file, line and field."""
-    file = File.of_yaml(path, DeviceFileError)
+    file = File.from_yaml(path, DeviceFileError)
     document, operations = _FILE_TYPES[file.read(_KindField).kind]
     sources = file.content.get("sources")
     known = {"sources": [*sources] if isinstance(sources, dict) else [], "operations": operations}

@@ -188,7 +188,7 @@ def _step(
     gpu: str, placement: LeastFrequent, shape: RowShape, batch_ids: int, training: bool = False
 ) -> StepAccesses:
     kind = StorageType.HBM if len(placement.tier_rows) == 1 else StorageType.HBM_DRAM
-    [placed] = placements([kind], named_devices([gpu, "ddr5-snc"]), asked_for=True)
+    [placed] = placements([kind], named_devices([gpu, "ddr5-snc"]), is_requested=True)
     return step_accesses(
         placed, placement, shape, batch_ids=batch_ids, threads=1, training=training
     )

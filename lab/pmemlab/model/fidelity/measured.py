@@ -107,7 +107,7 @@ def read_measured(path: Path) -> dict[Kind, Measured]:
     """Reads the results; empty without a file. Raises LabError, which names file and field."""
     if not path.exists():
         return {}
-    stored = File.of_json(path, LabError).read(_Kept)
+    stored = File.from_json(path, LabError).read(_Kept)
     kinds: dict[Kind, Measured | None] = {
         "paced": stored.paced,
         "this-computer": stored.this_computer,

@@ -55,7 +55,7 @@ def _section(kind: Kind, measured: Measured) -> Section:
     beyond = [
         each for each, row in zip(measured.comparisons, rows, strict=True) if row.reached is False
     ]
-    why = (_explained_by_curves, _explained_by_spread)[kind == "this-computer"]
+    why = (_explain_by_curves, _explain_by_spread)[kind == "this-computer"]
     return Section(
         _TITLES[kind],
         f"{_INTROS[kind]} Run on {measured.when}, on {measured.computer}.",
@@ -64,7 +64,7 @@ def _section(kind: Kind, measured: Measured) -> Section:
     )
 
 
-def _explained_by_curves(beyond: Sequence[Comparison], aim_percent: float) -> str:
+def _explain_by_curves(beyond: Sequence[Comparison], aim_percent: float) -> str:
     """Explains how many misses of the aim come from the interpolation, and how far the tiers are
     off.
     """
@@ -79,7 +79,7 @@ def _explained_by_curves(beyond: Sequence[Comparison], aim_percent: float) -> st
     )
 
 
-def _explained_by_spread(beyond: Sequence[Comparison], _: float) -> str:
+def _explain_by_spread(beyond: Sequence[Comparison], _: float) -> str:
     spreads = " and ".join(f"{each.spread_percent:.0f} %" for each in beyond)
     return (
         "A prediction uses the disk's figures, measured one kind of access at a time, and this "

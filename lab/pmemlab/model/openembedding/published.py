@@ -52,4 +52,4 @@ class Published(Document):
 
 def load_published(path: Path = _FILE) -> Published:
     """Reads the file. Raises LabError, which names file, line and field."""
-    return File.of_yaml(path, LabError).read(Published)
+    return File.from_yaml(path, LabError).read(Published)

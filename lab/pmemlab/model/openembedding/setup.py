@@ -78,4 +78,4 @@ class Setup(Document):
 
 def load_setup(path: Path = _FILE) -> Setup:
     """Reads the file. Raises LabError, which names file, line and field."""
-    return File.of_yaml(path, LabError).read(Setup)
+    return File.from_yaml(path, LabError).read(Setup)

@@ -114,18 +114,18 @@ def characteristic_time(popularity: Popularity, cached_rows: int) -> float:
     return lookups_to_fill(popularity.expected_distinct_rows, cached_rows)
 
 
-def lookups_to_fill(filled_by: Callable[[float], float], capacity: float) -> float:
-    """Returns the number of look-ups at which `filled_by` reaches `capacity`; infinite if it never
+def lookups_to_fill(filled: Callable[[float], float], capacity: float) -> float:
+    """Returns the number of look-ups at which `filled` reaches `capacity`; infinite if it never
     does.
 
-    filled_by: the room that a number of look-ups fills; grows with the number.
+    filled: the room that a number of look-ups fills; grows with the number.
     """
     low, high = 0.0, 1.0
-    while filled_by(high) < capacity:
+    while filled(high) < capacity:
         low, high = high, high * 4
         if high > NEVER:
             return float("inf")
     while high - low > 1e-9 * high:
         middle = (low + high) / 2
-        low, high = (middle, high) if filled_by(middle) < capacity else (low, middle)
+        low, high = (middle, high) if filled(middle) < capacity else (low, middle)
     return high

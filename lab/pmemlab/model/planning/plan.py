@@ -151,11 +151,11 @@ def make_plans(
     Raises PlanError if a requested storage type has no device, or if nothing fits.
     """
     settings = settings or Settings()
-    asked_for = storage_types is not None
+    is_requested = storage_types is not None
     kinds = PLANNED_TYPES if storage_types is None else tuple(dict.fromkeys(storage_types))
     plans: list[Plan] = []
     left_out: list[LeftOut] = []
-    candidates = list(placements(kinds, pool, asked_for=asked_for))
+    candidates = list(placements(kinds, pool, is_requested=is_requested))
     if not candidates:
         device_names = ", ".join(device.name for devices in pool.values() for device in devices)
         raise PlanError(

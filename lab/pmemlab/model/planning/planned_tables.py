@@ -153,7 +153,7 @@ class _Tables(Document):
 
 def load_tables(path: Path) -> tuple[PlannedTable, ...]:
     """Reads a YAML file of tables. Raises PlanError, which names the file and the table."""
-    found = File.of_yaml(path, PlanError).read(_Tables)
+    found = File.from_yaml(path, PlanError).read(_Tables)
     tables = []
     for entry in found.tables:
         try:

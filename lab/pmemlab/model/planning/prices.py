@@ -156,4 +156,4 @@ def load_prices(path: Path | None = None) -> Prices:
     """Reads a price file. path: None for the lab's own. Raises PriceFileError, which names file,
     line and field.
     """
-    return File.of_yaml(path or DEFAULT_PRICES, PriceFileError).read(Prices)
+    return File.from_yaml(path or DEFAULT_PRICES, PriceFileError).read(Prices)

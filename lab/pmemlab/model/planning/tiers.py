@@ -144,11 +144,11 @@ def named_devices(names: Iterable[str]) -> DevicePool:
 
 
 def placements(
-    storage_types: Sequence[StorageType], pool: DevicePool, *, asked_for: bool
+    storage_types: Sequence[StorageType], pool: DevicePool, *, is_requested: bool
 ) -> Iterator[Placed]:
     """Yields every storage type on every combination of devices for its tiers.
 
-    asked_for: raise PlanError for a storage type without devices, instead of leaving it out.
+    is_requested: raise PlanError for a storage type without devices, instead of leaving it out.
     """
     for storage_type in storage_types:
         roles = [_ROLES[kind] for kind in TIER_KINDS[storage_type]]
@@ -156,7 +156,7 @@ def placements(
         needed_roles = roles if "DRAM" in roles else ["DRAM", *roles]
         lacking = [role for role in needed_roles if not pool.get(role)]
         if lacking:
-            if asked_for:
+            if is_requested:
                 raise PlanError(
                     _missing_role_text(storage_type, lacking[0], needed_roles is roles, pool)
                 )

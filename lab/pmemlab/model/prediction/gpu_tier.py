@@ -38,17 +38,17 @@ Promoted rows: 1 for the mirror, 2 for the stored rows.
 
 
 def gpu_times_ns(
-    phases: NDArray[np.void], cache: int, device: GpuDevice, trained_by: int
+    phases: NDArray[np.void], cache: int, device: GpuDevice, training_thread: int
 ) -> Floats:
     """Return nanoseconds of each phase, (phases,).
 
-    phases: of one tier. cache: the index of the device's cache in the recording. trained_by: the
-    native id of the training thread.
+    phases: of one tier. cache: the index of the device's cache in the recording. training_thread:
+    its native id.
     """
     times_ns = _with_launches(es.phase_times_ns(device, phases, cache=cache), phases, device)
     for access, crosses in (
         (Access.STORE, phases["access"] == Access.STORE),
-        (Access.LOAD, _is_demotion(phases, trained_by)),
+        (Access.LOAD, _is_demotion(phases, training_thread)),
     ):
         byte_ns = device.bus.time_ns(access, _MIB, threads=1) / _MIB
         times_ns[crosses] += phases["bytes"][crosses] * byte_ns
@@ -70,7 +70,7 @@ def _with_launches(times_ns: Floats, phases: NDArray[np.void], device: GpuDevice
     return np.asarray(times_ns * np.maximum(1.0, launched_ns / together_ns)[of_call.ravel()])
 
 
-def _is_demotion(phases: NDArray[np.void], trained_by: int) -> NDArray[np.bool_]:
+def _is_demotion(phases: NDArray[np.void], training_thread: int) -> NDArray[np.bool_]:
     """Returns whether each phase reads rows that are demoted.
 
     A demotion reads whole rows, a look-up only the weights. Without optimizer slots the two are
@@ -79,8 +79,10 @@ def _is_demotion(phases: NDArray[np.void], trained_by: int) -> NDArray[np.bool_]
     row_bytes = phases["bytes"] / phases["accesses"]
     is_load = phases["access"] == Access.LOAD
     whole_row_bytes = row_bytes[~is_load].max(initial=0.0)
-    looked_up = row_bytes[is_load & (phases["thread"] == trained_by)].min(initial=whole_row_bytes)
-    by_others = phases["thread"] != trained_by
+    looked_up = row_bytes[is_load & (phases["thread"] == training_thread)].min(
+        initial=whole_row_bytes
+    )
+    by_others = phases["thread"] != training_thread
     return np.asarray(
         is_load
         & (whole_row_bytes > 0)

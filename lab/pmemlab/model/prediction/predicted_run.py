@@ -130,7 +130,7 @@ def _predicted_ns(
     caches: Sequence[es.Caches],
     devices: Sequence[es.devices.Device | None],
     here: Sequence[es.devices.Device | None],
-    trained_by: int,
+    training_thread: int,
 ) -> NDArray[np.float64]:
     predicted_ns = phases["elapsed_ns"].astype(np.float64)
     for tier, device in enumerate(devices):
@@ -139,7 +139,7 @@ def _predicted_ns(
             continue
         if isinstance(device, GpuDevice):
             cache = _number_of(caches, device)
-            predicted_ns[of_tier] = gpu_times_ns(phases[of_tier], cache, device, trained_by)
+            predicted_ns[of_tier] = gpu_times_ns(phases[of_tier], cache, device, training_thread)
             continue
         elapsed_ns = predicted_ns[of_tier]
         device_ns = _device_times_ns(phases[of_tier], caches, device)
