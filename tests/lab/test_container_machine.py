@@ -58,7 +58,7 @@ def fake_lab(monkeypatch: pytest.MonkeyPatch, engine: Engine, topology: Topology
         "connect": engine.client,
         "sweep_abandoned": None,
         "require_image": "image",
-        "is_of_image": True,
+        "is_from_image": True,
         "kvm_works": False,
         "find_machines": {topology.name: engine.container},
     }.items():

@@ -1,8 +1,8 @@
 """Published or measured curves, with interpolation between their points.
 
 Between points the interpolation is a straight line in logarithms. If other sizes have points at
-numbers of threads that a size lacks, their shape bends that size's line (`BandwidthCurve._bend`).
-Beyond the points:
+numbers of threads that a size lacks, their shape bends that size's line
+(`BandwidthCurve._bend_factor`). Beyond the points:
 
 - fewer threads than were measured: each thread gets its share at the fewest measured threads, a
   lower bound, since fewer threads contend less;
