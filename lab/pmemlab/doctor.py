@@ -46,8 +46,8 @@ _IMAGE_BUILD_BYTES = 6 << 30
 class Diagnosis:
     """The diagnosis of one kind of machine.
 
-    missing: requirements without which it does not run. partly_missing: of only some of its
-        storage types or topologies. notes: further lines on what the machine runs with.
+    missing: requirements without which it does not run. partly_missing: of only some of its storage
+        types or topologies. notes: further lines on what the machine runs with.
     """
 
     kind: Kind

@@ -26,7 +26,7 @@ from pmemlab.scenarios.verdict import ExpectationError, judge
 from pmemlab.topology import load_topology
 from pmemlab.workloads import model_keeping, wdl
 from pmemlab.workloads.keeping import Resumed, parse_resumed, parse_saved_step
-from pmemlab.workloads.model_keeping import ModelKeeping
+from pmemlab.workloads.model_keeping import ModelCheckpoints
 from pmemlab.workloads.wide_and_deep.numpy_network import NumpyNetwork
 
 STEPS, EVERY = 24, 5
@@ -90,7 +90,7 @@ def kept_in() -> Iterator[Path]:
 def killed_run_folder() -> Iterator[Path]:
     """The folder of a killed run, with the checkpoint of step 5, for tests that don't change it."""
     with folder_in_memory() as folder:
-        run_until_killed(folder, before_keeping=8)
+        run_until_killed(folder, before_saving=8)
         yield folder
 
 
@@ -114,7 +114,7 @@ def part(kept_in: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Par
 
     def run(killed_at: int | None = None) -> Part:
         if killed_at is not None:
-            run_until_killed(kept_in, before_keeping=killed_at)
+            run_until_killed(kept_in, before_saving=killed_at)
             return Part.from_output("", capsys.readouterr().err)
         status = wdl.main(arguments(kept_in, "--reference", "DRAM"))
         captured = capsys.readouterr()
@@ -124,16 +124,16 @@ def part(kept_in: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Par
     return run
 
 
-def run_until_killed(kept_in: Path, *, before_keeping: int) -> None:
-    keep = ModelKeeping.keep
+def run_until_killed(kept_in: Path, *, before_saving: int) -> None:
+    save_if_due = ModelCheckpoints.save_if_due
 
-    def keep_unless_killed(self: ModelKeeping, *given: Any) -> bool:
-        if given[-1] == before_keeping:
+    def save_unless_killed(self: ModelCheckpoints, *given: Any) -> bool:
+        if given[-1] == before_saving:
             raise Killed
-        return keep(self, *given)
+        return save_if_due(self, *given)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(ModelKeeping, "keep", keep_unless_killed)
+        patched.setattr(ModelCheckpoints, "save_if_due", save_unless_killed)
         with pytest.raises(Killed):
             wdl.main(arguments(kept_in))
 
@@ -370,9 +370,9 @@ def test_a_changed_row_is_found(
 def test_a_run_that_skips_a_batch_after_restoring_is_found(
     part: Callable[..., Part], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    restore = ModelKeeping.restore
+    restore = ModelCheckpoints.restore
     complaint = broken_after_restoring(
-        part, monkeypatch, ModelKeeping, "restore", lambda *given: restore(*given) + 1
+        part, monkeypatch, ModelCheckpoints, "restore", lambda *given: restore(*given) + 1
     )
     assert "went on from step 6, of which the reference has no checksum" in complaint
 

@@ -188,7 +188,7 @@ def _check_placement(field: str, placement: RowPlacement, topology: Topology) ->
 def _check_power_cuts(medium: str, scenario: Scenario) -> None:
     topology, name = scenario.topology, scenario.workload.name
     for storage_type in scenario.storage_types:
-        if refusal := WORKLOADS[name].refuses_to_keep(storage_type):
+        if refusal := WORKLOADS[name].checkpoint_refusal(storage_type):
             raise FieldError(f"workload {name} keeps no checkpoints of it: {refusal}", "power_cuts")
     path = topology.pmem.path if medium == PMEM else topology.ssd and topology.ssd.path
     if path is None:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NO_PATH",
+    "add_checkpoint_options",
     "add_count",
     "add_json",
-    "add_keeping",
     "add_storage",
     "column_keys",
     "new_parser",
@@ -104,7 +104,7 @@ def add_count(
     group.add_argument(option, type=type or positive, default=default, metavar=metavar, help=help)
 
 
-def add_keeping(group: Any, help: str) -> None:
+def add_checkpoint_options(group: Any, help: str) -> None:
     """Adds --kept-in, whose kind of save depends on the workload, and --keep-every."""
     group.add_argument("--kept-in", type=Path, metavar="PATH", help=help)
     add_count(group, "--keep-every", 10, "N", "batches between two saves of --kept-in")

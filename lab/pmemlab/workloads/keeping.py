@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import embstore as es
 
 __all__ = [
-    "Keeping",
+    "PeriodicSaves",
     "Resumed",
     "check_steps_left",
     "parse_resumed",
@@ -43,7 +43,7 @@ class Resumed:
 
 
 @dataclass(frozen=True)
-class Keeping:
+class PeriodicSaves:
     """Regular saves of variables. folder: created if its parent exists. every: steps between two
     saves.
     """
@@ -64,7 +64,7 @@ class Keeping:
             return 0
         return es.restore(self.folder, variables)
 
-    def keep(self, variables: Sequence[es.EmbeddingVariable], steps: int) -> bool:
+    def save_if_due(self, variables: Sequence[es.EmbeddingVariable], steps: int) -> bool:
         """Save the state after `steps` steps if a save is due; return whether one was due.
 
         Raises EmbStoreError.

@@ -27,7 +27,13 @@ from pmemlab.whole_file import sync_folder
 from pmemlab.workloads.batches import DataError
 from pmemlab.workloads.keeping import check_steps_left, report_saved
 
-__all__ = ["DensePart", "ModelKeeping", "read_back", "refusal_to_keep", "write_durably"]
+__all__ = [
+    "DensePart",
+    "ModelCheckpoints",
+    "model_checkpoint_refusal",
+    "read_back",
+    "write_durably",
+]
 
 _DENSE_FILE: Final = re.compile(r"dense-\d+\.npz(\.unfinished)?")
 
@@ -42,7 +48,7 @@ class DensePart(Protocol):
 
 
 @dataclass(frozen=True)
-class ModelKeeping:
+class ModelCheckpoints:
     """Checkpoints in one folder, which keeps the newest.
 
     folder: on a DAX mount; created if its parent exists. every: steps between two checkpoints.
@@ -57,7 +63,7 @@ class ModelKeeping:
 
         Raises InvalidArgumentError for a storage type without durable pools below DRAM.
         """
-        if refusal := refusal_to_keep(storage.storage_type):
+        if refusal := model_checkpoint_refusal(storage.storage_type):
             raise InvalidArgumentError(f"--kept-in: {refusal}")
         below = [tier.path for tier in storage.tiers()[2:]]
         paths = [None, self._pools, *below]
@@ -103,7 +109,9 @@ class ModelKeeping:
             raise DataError(f"{path}: can't be read back: {error}") from error
         return done
 
-    def keep(self, variables: Iterable[es.EmbeddingVariable], dense: DensePart, steps: int) -> bool:
+    def save_if_due(
+        self, variables: Iterable[es.EmbeddingVariable], dense: DensePart, steps: int
+    ) -> bool:
         """Make a checkpoint of the state after `steps` steps if one is due; return whether one was
         due.
 
@@ -137,7 +145,7 @@ class ModelKeeping:
         return self.folder / f"dense-{steps:08}.npz"
 
 
-def refusal_to_keep(storage_type: es.StorageType) -> str | None:
+def model_checkpoint_refusal(storage_type: es.StorageType) -> str | None:
     """Returns why a model's checkpoints can't be kept on this storage type; None if they can."""
     if TierKind.HBM in TIER_KINDS[storage_type]:
         return f"{storage_type.name} has a tier of HBM; give DRAM_PMEM or DRAM_PMEM_SSDHASH"

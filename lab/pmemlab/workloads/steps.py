@@ -47,9 +47,9 @@ class Trained:
 
     tables: open variables, which stay open. samples: number per step. train: trains the step of a
     given number, from 0, and returns its loss. lookup_clock: runs in `train`. state: returns the
-    arrays that lie in no table. keep: makes a checkpoint after the given number of steps if one is
-    due, and returns whether one was; None: no checkpoints. exports: returns the tables' exports at
-    the end.
+    arrays that lie in no table. save_if_due: makes a checkpoint after the given number of steps if
+    one is due, and returns whether one was; None: no checkpoints. exports: returns the tables'
+    exports at the end.
     """
 
     tables: Sequence[es.EmbeddingVariable]
@@ -57,7 +57,7 @@ class Trained:
     train: Callable[[int], float]
     lookup_clock: LookupClock
     state: Callable[[], Export] = dict
-    keep: Callable[[int], bool] | None = None
+    save_if_due: Callable[[int], bool] | None = None
     exports: Callable[[], Iterable[Export]] | None = None
 
 
@@ -85,7 +85,7 @@ def run_steps(
     def checksum(done: int) -> None:
         checksums[done] = checkpoint_sha256(done, tables, trained.state())
 
-    if trained.keep and first:
+    if trained.save_if_due and first:
         checksum(first)
         report_resumed(Resumed(first, checksums[first]))
     predicting = (
@@ -101,9 +101,9 @@ def run_steps(
             if not math.isfinite(losses[-1]):
                 raise DivergedError(f"step {done}: the loss is {losses[-1]}")
             options.progress(done, losses[-1])
-            if trained.keep and done < last:  # a resumed run needs a step to train
+            if trained.save_if_due and done < last:  # a resumed run needs a step to train
                 report_trained(done)
-                saves += trained.keep(done)
+                saves += trained.save_if_due(done)
             if options.checksums_every and done % options.checksums_every == 0:
                 paused = time.perf_counter()
                 checksum(done)
@@ -128,7 +128,7 @@ def run_steps(
     if not placements.rates_only:
         exports = trained.exports() if trained.exports else (each.export() for each in tables)
         state, evidence = examine_tables(tables, exports, search=not options.bits_only)
-    if trained.keep or options.checksums_every:
+    if trained.save_if_due or options.checksums_every:
         checksum(last)
     return Run(
         storage_type=storage.storage_type.name,

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 import embstore as es
 from pmemlab.workloads.evidence import forget_cached_pages
 from pmemlab.workloads.hashing import splitmix64
-from pmemlab.workloads.keeping import Keeping, check_steps_left
+from pmemlab.workloads.keeping import PeriodicSaves, check_steps_left
 from pmemlab.workloads.run import ColdRows, LookupClock, PlainCount, Run
 from pmemlab.workloads.steps import RunOptions, Trained, run_steps
 from pmemlab.workloads.synthetic import draw_ranks
@@ -70,25 +70,25 @@ def train(
     restore: Path | None = None,
     save: Path | None = None,
     stop_after: int | None = None,
-    keeping: Keeping | None = None,
+    checkpointing: PeriodicSaves | None = None,
     expected_rows: Rows | None = None,
 ) -> tuple[Run, Rows]:
     """Train; return the run's result and the tables' rows.
 
     restore: a save to resume from. save: where to save at the end. stop_after: number of batches,
-    counted from the very first, after which the run ends. keeping: regular saves; the run resumes
-    from the newest. expected_rows: from a run of the same batches. With
-    rates_only the returned rows are empty; with bits_only the rows aren't checked here.
+    counted from the very first, after which the run ends. checkpointing: regular saves; the run
+    resumes from the newest. expected_rows: from a run of the same batches. With rates_only the
+    returned rows are empty; with bits_only the rows aren't checked here.
 
     Raises what `run_steps` does, and DataError for a save that already has all the steps.
     """
     with _tables(storage, table_options) as tables:
         batches = _Batches(table_options)
         last = min(stop_after or batches.count, batches.count)
-        kept_in = keeping.folder if keeping else restore
+        kept_in = checkpointing.folder if checkpointing else restore
         first = es.restore(restore, tables) if restore else 0
-        if keeping:
-            first = keeping.restore(tables)
+        if checkpointing:
+            first = checkpointing.restore(tables)
         if kept_in:
             check_steps_left(kept_in, first, last)
         clock = LookupClock()
@@ -120,7 +120,9 @@ def train(
             table_options.tables * table_options.batch_size,
             step,
             clock,
-            keep=(lambda done: keeping.keep(tables, done)) if keeping else None,
+            save_if_due=(lambda done: checkpointing.save_if_due(tables, done))
+            if checkpointing
+            else None,
             exports=exported,
         )
         # Only the skewed batches are timed. If the run has none, its first batch is the warm-up.

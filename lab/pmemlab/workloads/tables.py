@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pmemlab.workloads.batches import DataError
 from pmemlab.workloads.command_line import (
+    add_checkpoint_options,
     add_count,
     add_json,
-    add_keeping,
     add_storage,
     column_keys,
     new_parser,
@@ -46,7 +46,7 @@ def table_count(arguments: Mapping[str, Any]) -> int:
     return int(arguments.get("tables", _TABLES))
 
 
-def refuses_to_keep(storage_type: str) -> str | None:
+def checkpoint_refusal(storage_type: str) -> str | None:
     """Returns why --kept-in is impossible with this storage type; None if it is possible."""
     del storage_type  # every type can be saved
     return None
@@ -102,7 +102,7 @@ def argument_parser() -> argparse.ArgumentParser:
     )
     saves = parser.add_argument_group("saves")
     saves.add_argument("--restore", type=Path, metavar="PATH", help="save to resume from")
-    add_keeping(
+    add_checkpoint_options(
         saves, "folder for regular saves; the run resumes from the newest save that is there"
     )
     saves.add_argument("--save", type=Path, metavar="PATH", help="folder of a save at the end")
@@ -156,7 +156,7 @@ def _train(
     placements: Placements | None = None,
 ) -> tuple[Run, Rows]:
     """Trains one run. placements: None for the reference run."""
-    from pmemlab.workloads.keeping import Keeping
+    from pmemlab.workloads.keeping import PeriodicSaves
     from pmemlab.workloads.steps import RunOptions
     from pmemlab.workloads.table_training import TableOptions, train
 
@@ -173,10 +173,12 @@ def _train(
         cold_lookups=arguments.cold_lookups,
     )
     batches = -(-table_options.rows // table_options.batch_size) + table_options.steps
-    keeping = Keeping(arguments.kept_in, arguments.keep_every) if arguments.kept_in else None
+    checkpointing = (
+        PeriodicSaves(arguments.kept_in, arguments.keep_every) if arguments.kept_in else None
+    )
     with training_progress(storage.storage_type.name, batches) as progress:
         if placements is None:
-            every = keeping.every if keeping else None
+            every = checkpointing.every if checkpointing else None
             options = RunOptions(every, bits_only=True, progress=progress)
             return train(storage, table_options, options, stop_after=arguments.stop_after)
         return train(
@@ -186,7 +188,7 @@ def _train(
             restore=arguments.restore,
             save=arguments.save,
             stop_after=arguments.stop_after,
-            keeping=keeping,
+            checkpointing=checkpointing,
             expected_rows=expected_rows,
         )
 

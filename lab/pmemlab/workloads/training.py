@@ -16,7 +16,7 @@ import numpy as np
 import embstore as es
 from pmemlab.workloads.auc import roc_auc
 from pmemlab.workloads.batches import Source
-from pmemlab.workloads.model_keeping import ModelKeeping
+from pmemlab.workloads.model_keeping import ModelCheckpoints
 from pmemlab.workloads.run import Run
 from pmemlab.workloads.steps import RunOptions, Trained, run_steps
 from pmemlab.workloads.wide_and_deep import DenseLibrary
@@ -35,26 +35,26 @@ def train(
     model: ModelOptions,
     options: RunOptions,
     dense: DenseLibrary = "torch",
-    keeping: ModelKeeping | None = None,
+    checkpointing: ModelCheckpoints | None = None,
     fill: Callable[[EmbeddingTables], None] = lambda _tables: None,
     warm_up_steps: int = 1,
 ) -> Run:
     """Train for `steps` batches of `batch_size` rows, then evaluate on the held-out rows.
 
     dense: the library of the dense layers.
-    keeping: regular checkpoints; the run resumes from the newest. REQUIRES: `storage` is durable
-    then.
+    checkpointing: regular checkpoints; the run resumes from the newest. REQUIRES: `storage` is
+        durable then.
     fill: gives the new tables rows before the first step.
 
     Raises what `run_steps` does, and DataError for unusable data or a checkpoint that it can't
     resume from. The tables are closed in any case.
     """
-    if keeping:
-        keeping.make_folders()
+    if checkpointing:
+        checkpointing.make_folders()
     with EmbeddingTables(storage, model) as tables:
         fill(tables)
         network = make_network(dense, tables, model)
-        first = keeping.restore(tables, network, steps) if keeping else 0
+        first = checkpointing.restore(tables, network, steps) if checkpointing else 0
         batches = islice(source.train_batches(batch_size), first, None)
         trained = Trained(
             list(tables),
@@ -62,7 +62,9 @@ def train(
             lambda _step: network.train(next(batches)),
             network.lookup_clock,
             network.state,
-            keep=(lambda done: keeping.keep(tables, network, done)) if keeping else None,
+            save_if_due=(lambda done: checkpointing.save_if_due(tables, network, done))
+            if checkpointing
+            else None,
         )
         run = run_steps(trained, storage, range(first, steps), options, warm_up_steps)
         if options.placements.rates_only:

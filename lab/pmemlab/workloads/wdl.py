@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pmemlab.workloads.batches import DataError, Source
 from pmemlab.workloads.command_line import (
+    add_checkpoint_options,
     add_count,
     add_json,
-    add_keeping,
     add_storage,
     new_parser,
     positive,
@@ -34,7 +34,7 @@ from pmemlab.workloads.wide_and_deep import DENSE_LIBRARIES
 
 if TYPE_CHECKING:
     from embstore.options import StorageOption
-    from pmemlab.workloads.model_keeping import ModelKeeping
+    from pmemlab.workloads.model_keeping import ModelCheckpoints
     from pmemlab.workloads.run import Run
     from pmemlab.workloads.steps import RunOptions
 
@@ -56,12 +56,12 @@ def table_count(arguments: Mapping[str, Any]) -> int:
     return TABLES
 
 
-def refuses_to_keep(storage_type: str) -> str | None:
+def checkpoint_refusal(storage_type: str) -> str | None:
     """Returns why --kept-in is impossible with this storage type; None if it is possible."""
     from embstore.options import StorageType
-    from pmemlab.workloads.model_keeping import refusal_to_keep
+    from pmemlab.workloads.model_keeping import model_checkpoint_refusal
 
-    return refusal_to_keep(StorageType[storage_type])
+    return model_checkpoint_refusal(StorageType[storage_type])
 
 
 def argument_parser() -> argparse.ArgumentParser:
@@ -120,7 +120,7 @@ def argument_parser() -> argparse.ArgumentParser:
     )
     add_count(training, "--seed", 2021, "N", "seed of the data and the weights", type=seed)
     kept = parser.add_argument_group("checkpoints")
-    add_keeping(
+    add_checkpoint_options(
         kept,
         "folder for regular checkpoints and the durable pools of rows; the run resumes from the "
         "newest checkpoint there. A tier on SSD below the pools lies at --storage-path",
@@ -143,10 +143,12 @@ def _run(arguments: argparse.Namespace) -> None:
 def _run_on(source: Source, arguments: argparse.Namespace) -> None:
     # Imported late: a wrong argument should not cost an import of PyTorch.
     import embstore as es
-    from pmemlab.workloads.model_keeping import ModelKeeping
+    from pmemlab.workloads.model_keeping import ModelCheckpoints
     from pmemlab.workloads.steps import RunOptions
 
-    keeping = ModelKeeping(arguments.kept_in, arguments.keep_every) if arguments.kept_in else None
+    checkpointing = (
+        ModelCheckpoints(arguments.kept_in, arguments.keep_every) if arguments.kept_in else None
+    )
     subject = storage_option(
         arguments.storage_type,
         arguments.storage_path,
@@ -155,14 +157,14 @@ def _run_on(source: Source, arguments: argparse.Namespace) -> None:
     )
     placements = load_placements(arguments)
     subject = placements.applied_to(subject)
-    if keeping:
-        subject = keeping.durable(subject)
+    if checkpointing:
+        subject = checkpointing.durable(subject)
     reference = None
     if arguments.reference:
-        every = keeping.every if keeping else None
+        every = checkpointing.every if checkpointing else None
         compared = storage_option(arguments.reference)
         reference = _train(compared, source, arguments, RunOptions(every, bits_only=True))
-    run = _train(subject, source, arguments, RunOptions(placements=placements), keeping)
+    run = _train(subject, source, arguments, RunOptions(placements=placements), checkpointing)
     # Without importlib.metadata, whose import takes half a second on an emulated machine.
     version = import_module(arguments.dense).__version__
     facts = {"workload": "wdl", arguments.dense: version}
@@ -192,7 +194,7 @@ def _train(
     source: Source,
     arguments: argparse.Namespace,
     options: RunOptions,
-    keeping: ModelKeeping | None = None,
+    checkpointing: ModelCheckpoints | None = None,
 ) -> Run:
     from pmemlab.workloads.training import train
     from pmemlab.workloads.wide_and_deep.tables import EmbeddingTables, ModelOptions
@@ -214,7 +216,7 @@ def _train(
             model=model,
             options=replace(options, progress=progress),
             dense=arguments.dense,
-            keeping=keeping,
+            checkpointing=checkpointing,
             fill=fill,
             warm_up_steps=arguments.warm_up_steps,
         )

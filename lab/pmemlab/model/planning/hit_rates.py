@@ -37,8 +37,8 @@ class Placement(ABC):
 
     @abstractmethod
     def total(self, tier: int, function: Callable[[Floats], Floats]) -> float:
-        """Returns the sum of `function(probability)` over rows, weighted by the chance that a
-        row is in the tier.
+        """Returns the sum of `function(probability)` over rows, weighted by the chance that a row
+        is in the tier.
         """
 
     def hit_rates(self) -> tuple[float, ...]:

@@ -41,8 +41,8 @@ class Popularity(ABC):
     def total(
         self, function: Callable[[Floats], Floats], first: int = 1, last: int | None = None
     ) -> float:
-        """Returns the sum of `function(probability)` over the ranks `first` to `last`, by
-        default all.
+        """Returns the sum of `function(probability)` over the ranks `first` to `last`, by default
+        all.
 
         function: maps probabilities, (n,), to as many values, and 0 to 0.
         """
