@@ -56,7 +56,7 @@ class Diagnosis:
     notes: tuple[str, ...] = ()
 
     @property
-    def runs(self) -> bool:
+    def can_run(self) -> bool:
         return not self.missing
 
 
@@ -73,8 +73,8 @@ def diagnosis_table(diagnoses: Iterable[Diagnosis]) -> Table:
             [*((note, "") for note in diagnosis.notes), *_missing_rows(lines)] or [("", "")]
         ):
             first = number == 0
-            runs = "[green]yes" if diagnosis.runs else "[red]no"
-            table.add_row(diagnosis.kind if first else "", runs if first else "", what, remedy)
+            can_run = "[green]yes" if diagnosis.can_run else "[red]no"
+            table.add_row(diagnosis.kind if first else "", can_run if first else "", what, remedy)
         table.add_section()
     return table
 

@@ -108,7 +108,7 @@ class ProcessMemory:
         """Yields the readable parts of [low, high). Adjacent mappings come as one part, since a row
         may lie in both."""
         start = end = low
-        for mapping in self._mappings[self._at(low) : self._at(high - 1) + 1]:
+        for mapping in self._mappings[self._mapping_index(low) : self._mapping_index(high - 1) + 1]:
             if not mapping.is_readable or mapping.high <= low:
                 continue
             if mapping.low > end:
@@ -124,12 +124,12 @@ class ProcessMemory:
 
         Raises ValueError if nothing is mapped at `address`.
         """
-        mapping = self._mappings[self._at(address)]
+        mapping = self._mappings[self._mapping_index(address)]
         if mapping.low <= address < mapping.high:
             return mapping.path
         raise ValueError(f"address {address:#x}: nothing is mapped there")
 
-    def _at(self, address: int) -> int:
+    def _mapping_index(self, address: int) -> int:
         """Returns the index of the last mapping that starts at or before the address, else 0."""
         return max(0, bisect_right(self._lows, address) - 1)
 

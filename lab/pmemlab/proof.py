@@ -96,19 +96,21 @@ def mismatches(topology: Topology, facts: Mapping[str, object]) -> list[Mismatch
         except MissingFactError as error:
             wrong.append(Mismatch(name, expected, None, error.kind, error.why))
         else:
-            if not _same(found, expected):
+            if not _is_same(found, expected):
                 wrong.append(Mismatch(name, expected, found))
     return wrong
 
 
-def _same(found: object, expected: object) -> bool:
+def _is_same(found: object, expected: object) -> bool:
     """Returns whether the values and their types are equal at every depth (True == 1 in Python)."""
     if type(found) is not type(expected):
         return False
     if isinstance(found, list) and isinstance(expected, list):
-        return len(found) == len(expected) and all(map(_same, found, expected))
+        return len(found) == len(expected) and all(map(_is_same, found, expected))
     if isinstance(found, dict) and isinstance(expected, dict):
-        return found.keys() == expected.keys() and all(_same(found[k], expected[k]) for k in found)
+        return found.keys() == expected.keys() and all(
+            _is_same(found[k], expected[k]) for k in found
+        )
     return found == expected
 
 

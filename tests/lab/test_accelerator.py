@@ -10,7 +10,7 @@ import fake_qemu
 import pytest
 
 from pmemlab.machines.guest import accelerator
-from pmemlab.machines.guest.accelerator import choose_accelerator, remembered
+from pmemlab.machines.guest.accelerator import cached_answer, choose_accelerator
 from pmemlab.machines.guest.kernel import Kernel
 from pmemlab.machines.protocol import Accelerator
 
@@ -94,6 +94,6 @@ def test_a_trial_that_raises_is_not_remembered() -> None:
         raise OSError
 
     with pytest.raises(OSError):  # noqa: PT011
-        remembered("in containers", fail)
-    assert remembered("in containers", lambda: "kvm") == "kvm"
-    assert remembered("in containers", fail) == "kvm"
+        cached_answer("in containers", fail)
+    assert cached_answer("in containers", lambda: "kvm") == "kvm"
+    assert cached_answer("in containers", fail) == "kvm"

@@ -25,7 +25,7 @@ from pmemlab.machines.container.clone import Clone
 from pmemlab.machines.container.compose_file import (
     check_current,
     compose_files,
-    standing_machines,
+    default_machines,
 )
 from pmemlab.machines.container.creation import create_options, start_throwaway
 from pmemlab.machines.container.health import STATE_FOLDER
@@ -117,13 +117,13 @@ def test_a_health_check_reports_a_new_proof_at_once_and_then_sleeps(
 
 
 def test_the_standing_machines_together_fit_the_lab_s_memory() -> None:
-    standing = standing_machines()
+    standing = default_machines()
     assert sum(_memory_limit(SERVICES[name]) for name in standing) <= _LAB_BYTES
 
 
 def test_machines_whose_topology_says_on_demand_are_not_kept_running() -> None:
     on_demand = {"fsdax-eadr", "sata", "two-sockets", "interleaved", "mixed-mode"}
-    assert on_demand == SERVICES.keys() - standing_machines()
+    assert on_demand == SERVICES.keys() - default_machines()
 
 
 def test_the_kvm_override_gives_every_service_the_device_and_nothing_else() -> None:

@@ -47,9 +47,9 @@ def test_on_a_bare_computer_every_requirement_of_guests_is_named() -> None:
 @pytest.mark.usefixtures("bare_computer")
 def test_a_bare_computer_runs_processes_only() -> None:
     diagnoses = {diagnosis.kind: diagnosis for diagnosis in diagnose()}
-    assert diagnoses["process"].runs
-    assert not diagnoses["guest"].runs
-    assert not diagnoses["container"].runs
+    assert diagnoses["process"].can_run
+    assert not diagnoses["guest"].can_run
+    assert not diagnoses["container"].can_run
     (error,) = diagnoses["container"].missing
     assert "no Docker engine answers at DOCKER_HOST" in error.what
 
@@ -77,7 +77,7 @@ def test_a_wrong_docker_context_leaves_the_rest_diagnosed(monkeypatch: pytest.Mo
     monkeypatch.delenv("DOCKER_HOST")
     monkeypatch.setenv("DOCKER_CONTEXT", "none-of-that-name")
     diagnoses = {diagnosis.kind: diagnosis for diagnosis in diagnose()}
-    assert diagnoses["process"].runs
+    assert diagnoses["process"].can_run
     (error,) = diagnoses["container"].missing
     assert "none-of-that-name" in error.what
 

@@ -26,7 +26,7 @@ from pmemlab.model.fidelity.measured import (
 from pmemlab.model.fidelity.measured_sections import measured_sections
 from pmemlab.model.fidelity.numa_nodes import NodeTraining, compare_nodes
 from pmemlab.model.fidelity.paced_bandwidth import (
-    Effort,
+    MeasuringEffort,
     Point,
     SlowedDevice,
     compare_paced,
@@ -59,14 +59,14 @@ def test_the_page_shows_the_stored_measurements_and_explains_missed_aims(tmp_pat
     assert measured_sections(kept) == ()
     store_measurement(kept, "paced", Measured("today", "a computer", (NEAR,), ("one: why",)))
     (section,) = measured_sections(kept)
-    assert [(row.name, row.published, row.predicted, row.reached) for row in section.rows] == [
-        ("near", 100.0, 105.0, True)
-    ]
+    assert [
+        (row.name, row.published, row.predicted, row.is_within_aim) for row in section.rows
+    ] == [("near", 100.0, 105.0, True)]
     assert "today, on a computer" in section.intro
     assert section.remarks == ("one: why",)
     store_measurement(kept, "paced", Measured("today", "a computer", (NEAR, FAR), ()))
     (section,) = measured_sections(kept)
-    assert [row.name for row in section.missed] == ["far"]
+    assert [row.name for row in section.missed_rows] == ["far"]
     assert len(section.remarks) == 1
 
 
@@ -131,7 +131,7 @@ def test_a_figure_without_neighbours_cannot_be_predicted(size_threads: tuple[int
 def test_a_paced_tier_is_not_faster_than_its_device() -> None:
     point = Point("optane-100-x1", 4096, 2)
     points: list[str] = []
-    effort = Effort(seconds=0.05, repetitions=2, margin=5.0)
+    effort = MeasuringEffort(seconds=0.05, repetitions=2, margin=5.0)
     (compared,), left_out = compare_paced([point], effort, points.append)
     device, published = without_point(load_device(point.device), 4096, 2)
     assert compared.truth == published
@@ -143,7 +143,9 @@ def test_a_paced_tier_is_not_faster_than_its_device() -> None:
 
 def test_a_point_that_cannot_be_predicted_is_named_as_left_out() -> None:
     compared, left_out = compare_paced(
-        [Point("nvme-p4510", 4096, 2), Point("optane-100-x1", 64, 2)], Effort(), lambda _: None
+        [Point("nvme-p4510", 4096, 2), Point("optane-100-x1", 64, 2)],
+        MeasuringEffort(),
+        lambda _: None,
     )
     assert compared == []
     assert "nvme-p4510" in left_out[0]

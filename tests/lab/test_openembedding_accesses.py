@@ -35,7 +35,7 @@ def counted_with(cached: int, skew: float = 1.0) -> CacheAccesses:
 
 def plain_lru_misses(rows: int, cached: int, step: int, skew: float) -> float:
     """Returns the share of pulls that miss an LRU list, updated with each step's keys in order."""
-    draw = accesses_module._Draw(rows, skew)
+    draw = accesses_module._KeyGenerator(rows, skew)
     cache: OrderedDict[int, None] = OrderedDict()
     counted = misses = 0
     for i in range(6000):
@@ -69,7 +69,7 @@ def test_a_cache_smaller_than_a_step_misses_as_often_as_a_plain_lru(cached: int)
 
 
 def test_only_a_cache_smaller_than_a_step_evicts_rows_before_their_update() -> None:
-    draw = accesses_module._Draw(ROWS // SCALE, 1.0)
+    draw = accesses_module._KeyGenerator(ROWS // SCALE, 1.0)
     step = STEP // SCALE
     distinct = np.mean([len(np.unique(draw(step))) for _ in range(4000)]) / step
     one_row = counted_with(1)
@@ -86,7 +86,7 @@ def test_a_smaller_cache_never_misses_or_moves_less() -> None:
 
 def test_among_the_most_popular_rows_the_shares_continue_the_paper_s_table() -> None:
     rows = 2_000_000
-    ranks = accesses_module._Draw(rows, 1.0)(400_000)
+    ranks = accesses_module._KeyGenerator(rows, 1.0)(400_000)
     (keys, share), (more_keys, more_share) = ACCESS_SKEW[:2]
     of_these = float(np.mean(ranks < keys * rows))
     fewer = keys * keys / more_keys
@@ -112,7 +112,7 @@ def test_touched_rows_are_the_distinct_keys_of_the_draws() -> None:
     rows = 50_000_000
     counted = count_touched_rows(rows, 3 * rows)
     table_rows = rows // accesses_module._TOUCHED_SCALE
-    draw = accesses_module._Draw(table_rows, 1.0)
+    draw = accesses_module._KeyGenerator(table_rows, 1.0)
     total = round(counted.accesses[-1] * table_rows)
     keys = np.concatenate([draw(1) for _ in range(total)])
     assert counted.rows[-1] == len(np.unique(keys)) / table_rows

@@ -35,8 +35,8 @@ from pmemlab.model.planning.prices import Holding, MachineShape, Prices, PriceSo
 from pmemlab.model.planning.row_bytes import RowShape
 from pmemlab.model.planning.settings import Settings
 from pmemlab.model.planning.tiers import (
+    DeviceAssignment,
     DevicePool,
-    Placed,
     device_role,
     named_devices,
     storage_type_by_name,
@@ -231,7 +231,7 @@ def _step_in_three_tiers(
 ) -> tuple[StepAccesses, dict[tuple[int | None, Access, int], float]]:
     """Returns a step in three tiers, and its accesses per id: (tier, access, bytes) -> rate."""
     placement = by(BoundedZipf(1_000_000, 1.0), [100_000, 300_000])
-    placed = Placed(StorageType.DRAM_PMEM_SSDHASH, (DRAM, PMEM, DISK), DRAM)
+    placed = DeviceAssignment(StorageType.DRAM_PMEM_SSDHASH, (DRAM, PMEM, DISK), DRAM)
     step = step_accesses(placed, placement, SHAPE, batch_ids=10_000, threads=1, training=True)
     return step, {(a.tier, a.access, a.size_bytes): a.rate for a in step.accesses}
 
@@ -270,7 +270,9 @@ def test_rows_in_the_cpu_s_cache_cause_no_device_accesses() -> None:
     placement = LeastFrequent(BoundedZipf(10_000, 1.0), [])
     loads = []
     for cache_bytes in (0, 1 << 20, 1 << 30):
-        placed = Placed(StorageType.DRAM, (replace(DRAM, cpu_cache_bytes=cache_bytes),), DRAM)
+        placed = DeviceAssignment(
+            StorageType.DRAM, (replace(DRAM, cpu_cache_bytes=cache_bytes),), DRAM
+        )
         step = step_accesses(placed, placement, SHAPE, batch_ids=1000, threads=1, training=True)
         loads.append(sum(a.rate for a in step.accesses if a.access is Access.LOAD and a.tier == 0))
     assert loads[0] == pytest.approx(1)
@@ -283,7 +285,7 @@ def test_apply_reads_a_lower_tier_s_weights_again_unless_the_cpu_has_cached_them
 
     def step_row_bytes(cpu_cache_bytes: int, threads: int) -> float:
         dram = replace(DRAM, cpu_cache_bytes=cpu_cache_bytes)
-        placed = Placed(StorageType.DRAM_PMEM, (dram, PMEM), dram)
+        placed = DeviceAssignment(StorageType.DRAM_PMEM, (dram, PMEM), dram)
         step = step_accesses(
             placed, placement, SHAPE, batch_ids=10_000, threads=threads, training=True
         )

@@ -14,7 +14,7 @@ from pmemlab.model.planning.accesses import StepAccesses, step_accesses
 from pmemlab.model.planning.hit_rates import LeastFrequent
 from pmemlab.model.planning.popularity import Floats
 from pmemlab.model.planning.row_bytes import RowShape
-from pmemlab.model.planning.tiers import Placed
+from pmemlab.model.planning.tiers import DeviceAssignment
 from pmemlab.model.planning.zipf import BoundedZipf
 
 ROWS, FIRST_ROWS, SKEW = 20_000, 2_000, 1.05
@@ -69,7 +69,9 @@ def _counted(storage: es.StorageOption, training: bool = True) -> tuple[Counts, 
 
 def _step(storage_type: es.StorageType, below: Device, training: bool = True) -> StepAccesses:
     return step_accesses(
-        Placed(storage_type, (DRAM, below), DRAM),  # without CPU caches, as the engine counts
+        DeviceAssignment(
+            storage_type, (DRAM, below), DRAM
+        ),  # without CPU caches, as the engine counts
         LeastFrequent(BoundedZipf(ROWS, SKEW), [FIRST_ROWS]),
         SHAPE,
         batch_ids=BATCH_IDS,

@@ -22,7 +22,7 @@ from pmemlab.model.planning.hit_rates import (
 )
 from pmemlab.model.planning.memory_mode import direct_mapped_misses
 from pmemlab.model.planning.row_bytes import RowShape
-from pmemlab.model.planning.tiers import Placed
+from pmemlab.model.planning.tiers import DeviceAssignment
 from pmemlab.model.planning.zipf import BoundedZipf
 
 SKEWS = st.floats(0, 2, allow_nan=False)
@@ -252,7 +252,7 @@ def test_the_engine_hits_and_moves_rows_as_calculated(
     )
     kind = LeastFrequent if strategy is es.CacheStrategy.LFU else LeastRecent
     placement = kind(BoundedZipf(rows, skew), [first])
-    placed = Placed(es.StorageType.DRAM_SSDHASH, (DRAM, DISK), DRAM)
+    placed = DeviceAssignment(es.StorageType.DRAM_SSDHASH, (DRAM, DISK), DRAM)
     accesses = step_accesses(
         placed, placement, RowShape(dim, 1), batch_ids=batch, threads=1, training=True
     )

@@ -27,7 +27,7 @@ from pmemlab.scenarios.verdict import (
     parse_document,
 )
 from pmemlab.topology import PersistentMemory, SolidStateDisk, Topology
-from pmemlab.workloads.keeping import Resumed
+from pmemlab.workloads.keeping import ResumePoint
 
 PMEM = PersistentMemory(path="/mnt/pmem", nodes=(1,), size_bytes=1 << 20)
 SSD = SolidStateDisk("/mnt/ssd")
@@ -119,7 +119,7 @@ def verdict_after(
 def cut(resumed_step: int = 0, kept_step: int = 0, sha256: str | None = None) -> PowerCut:
     """Returns a power cut. resumed_step: 0 if the command named no checkpoint that it resumed."""
     checksum = sha256 or CHECKSUMS.get(str(resumed_step), "")
-    return PowerCut(1.0, Resumed(resumed_step, checksum) if resumed_step else None, kept_step)
+    return PowerCut(1.0, ResumePoint(resumed_step, checksum) if resumed_step else None, kept_step)
 
 
 def test_a_run_that_resumes_from_its_last_checkpoint_passes() -> None:

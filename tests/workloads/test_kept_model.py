@@ -25,7 +25,7 @@ from pmemlab.scenarios.power_cuts import PowerCut
 from pmemlab.scenarios.verdict import ExpectationError, judge
 from pmemlab.topology import load_topology
 from pmemlab.workloads import model_keeping, wdl
-from pmemlab.workloads.keeping import Resumed, parse_resumed, parse_saved_step
+from pmemlab.workloads.keeping import ResumePoint, parse_resumed, parse_saved_step
 from pmemlab.workloads.model_keeping import ModelCheckpoints
 from pmemlab.workloads.wide_and_deep.numpy_network import NumpyNetwork
 
@@ -60,7 +60,7 @@ class Part:
     """The output of one run of the command."""
 
     document: Mapping[str, Any] | None
-    resumed: Resumed | None
+    resumed: ResumePoint | None
     kept_step: int
 
     @classmethod

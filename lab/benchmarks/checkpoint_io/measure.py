@@ -155,7 +155,7 @@ def measure_arms(
         ]
         for number in range(1, repeats + 1):
             for arm in running:
-                arm.turn(f"{number} of {repeats}", progress)
+                arm.measure_once(f"{number} of {repeats}", progress)
         return [arm.result for arm in running]
 
 
@@ -204,7 +204,7 @@ class _Arm:
         in_background = background and chosen.saves_content_as_given
         self._saver = BackgroundSaver(self._save_now) if in_background else None
 
-    def turn(self, repetition: str, progress: Progress) -> None:
+    def measure_once(self, repetition: str, progress: Progress) -> None:
         result = self.result
         name = f"{result.model}, {result.format} on {result.medium}"
         progress(f"{name}: save {repetition}")

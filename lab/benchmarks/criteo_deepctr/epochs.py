@@ -99,7 +99,7 @@ class FileEpochs:
             yield self.source.parse(lines)
 
     def held_out(self) -> Batch:
-        return _first(self.source.held_out_batches(self.held_out_rows))
+        return _first_batch(self.source.held_out_batches(self.held_out_rows))
 
     def rows_to_train(self) -> int:
         path = self.source.path
@@ -135,7 +135,7 @@ class GeneratedEpochs:
     def held_out(self) -> Batch:
         count = self.source.held_out_rows
         try:
-            return _first(self.source.held_out_batches(count))
+            return _first_batch(self.source.held_out_batches(count))
         except MemoryError:
             raise DataError(
                 f"--held_out_rows {count}: don't fit this computer's memory; give fewer"
@@ -145,7 +145,7 @@ class GeneratedEpochs:
         return self.rows
 
 
-def _first(batches: Iterator[Batch]) -> Batch:
+def _first_batch(batches: Iterator[Batch]) -> Batch:
     nothing = Batch(np.empty(0, np.float32), np.empty((0, 13), np.float32), np.empty((0, 26), int))
     return next(batches, nothing)
 

@@ -133,7 +133,7 @@ def train(
                 save_for_job(keeper, model, model_options, run.done)
             if options.checkpoint:
                 save_checkpoint(options.checkpoint, model, model_options, run.done)
-        auc = run.judge()
+        auc = run.evaluate()
         if options.save and worker.number == 0:
             model.save(options.save, include_optimizer=False)
         return Result(
@@ -225,7 +225,7 @@ class _Run:
             self.losses.update(struct.pack("<d", loss))
             self._last_losses.append(loss)
             if self.steps % self._judge_every == 0:
-                self._auc = self.judge()
+                self._auc = self.evaluate()
             of_epoch = (self.rows - rows_before) * self._worker.count
             self._on_progress(
                 State(order.epoch, of_epoch, self.samples_per_s, self.loss, self._auc)
@@ -246,7 +246,7 @@ class _Run:
                 raise
             return math.nan
 
-    def judge(self) -> float | None:
+    def evaluate(self) -> float | None:
         """Returns the AUC on the held-out rows."""
         held_out = self.held_out
         scores = [np.empty(0, np.float32)]

@@ -108,7 +108,7 @@ def _doctor(_: argparse.Namespace) -> int:
     with messages.status("looking around; trying KVM may take 8 s"):
         diagnoses = diagnose()
     results_console().print(diagnosis_table(diagnoses))
-    return 0 if any(diagnosis.runs for diagnosis in diagnoses) else 1
+    return 0 if any(diagnosis.can_run for diagnosis in diagnoses) else 1
 
 
 def _list(_: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from typing import Final
 
 from pmemlab.errors import LabError, MissingRequirementError
 from pmemlab.report.documents import Results, read_folder
-from pmemlab.report.page import Page, html
+from pmemlab.report.page import Page, render_page
 from pmemlab.report.sections import SECTIONS
 from pmemlab.whole_file import check_output, write_whole
 
@@ -46,7 +46,7 @@ def write_page(folder: Path, path: Path) -> Results:
             raise MissingRequirementError(
                 f"{package}, which {use}, isn't installed", "pip install 'pmemlab[report]'"
             )
-    text = html(_page(results))
+    text = render_page(_page(results))
     try:
         write_whole(path, text)
     except OSError as error:

@@ -9,7 +9,7 @@ from typing import Final
 
 from pmemlab.report.drawing.canvas import NARROW_PX, Drawing
 
-__all__ = ["Block", "Figure", "Fold", "Page", "Section", "Table", "html"]
+__all__ = ["Block", "Figure", "Fold", "Page", "Section", "Table", "render_page"]
 
 _TEMPLATES: Final = Path(__file__).with_name("templates")
 
@@ -70,7 +70,7 @@ class Page:
     remarks: Sequence[str] = field(default_factory=tuple)
 
 
-def html(page: Page) -> str:
+def render_page(page: Page) -> str:
     """Returns the whole page: one file without scripts and external resources."""
     import jinja2
 

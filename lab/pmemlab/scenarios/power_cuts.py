@@ -13,7 +13,7 @@ from pmemlab.errors import LabError, MachineDiedError
 from pmemlab.machines.copying import remove_folder
 from pmemlab.machines.protocol import Machine, Result
 from pmemlab.scenarios.document import PMEM, PowerCuts, Scenario
-from pmemlab.workloads.keeping import Resumed, parse_resumed, parse_saved_step
+from pmemlab.workloads.keeping import ResumePoint, parse_resumed, parse_saved_step
 
 __all__ = ["PowerCut", "kept_folder", "run_until_cut"]
 
@@ -29,7 +29,7 @@ class PowerCut:
     """
 
     after_s: float
-    resumed: Resumed | None
+    resumed: ResumePoint | None
     kept_step: int
 
 
@@ -77,10 +77,10 @@ class _Cut:
         self._after_s: float | None = None
         self._error: LabError | None = None
         self._timer: threading.Timer | None = None
-        self._resumed: Resumed | None = None
+        self._resumed: ResumePoint | None = None
         self._kept = 0
         if not after_line:
-            self._arm()
+            self._arm_timer()
 
     def on_line(self, line: str) -> None:
         """Takes a line of the command's output as it comes."""
@@ -89,7 +89,7 @@ class _Cut:
         if self._after_line and self._after_line in line:
             self._lines -= 1
             if self._lines == 0:
-                self._arm()
+                self._arm_timer()
 
     def finish(self) -> PowerCut | None:
         """Prevents a later cut. Returns the cut, if it was made. Raises LabError if it failed."""
@@ -104,11 +104,11 @@ class _Cut:
             return None
         return PowerCut(round(self._after_s, 3), self._resumed, self._kept)
 
-    def _arm(self) -> None:
-        self._timer = threading.Timer(self._delay_s, self._make)
+    def _arm_timer(self) -> None:
+        self._timer = threading.Timer(self._delay_s, self._cut_power)
         self._timer.start()
 
-    def _make(self) -> None:
+    def _cut_power(self) -> None:
         with self._lock:
             if self._cancelled:
                 return

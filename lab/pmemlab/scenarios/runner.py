@@ -173,7 +173,7 @@ class ScenarioRunner:
     def _run_group(self, jobs: Sequence[Job]) -> None:
         with self._slots:
             self._run_jobs(jobs)
-            self._note(jobs[0], None)
+            self._note_activity(jobs[0], None)
 
     def _run_jobs(self, jobs: Sequence[Job]) -> None:
         machine: Machine | None = None
@@ -253,7 +253,9 @@ class ScenarioRunner:
             place = job.storage_type, machine.python, machine.topology
             command = _limited(job.scenario, cut_command(job.scenario, *place, folder))
             while len(performed) < cuts.count:
-                self._note(job, f"{job.label}: power cut {len(performed) + 1} of {cuts.count}")
+                self._note_activity(
+                    job, f"{job.label}: power cut {len(performed) + 1} of {cuts.count}"
+                )
                 facts = machine.facts()
                 ended = run_until_cut(
                     machine,
@@ -267,7 +269,9 @@ class ScenarioRunner:
                     machine.prove()
                     return _outcome(ended, machine, facts, performed)
                 performed.append(ended)
-                self._note(job, f"{job.label}: boots again after power cut {len(performed)}")
+                self._note_activity(
+                    job, f"{job.label}: boots again after power cut {len(performed)}"
+                )
                 machine.power_on()
             command_to_end = workload_command(job.scenario, *place, kept_folder=folder)
             return replace(
@@ -288,7 +292,7 @@ class ScenarioRunner:
         A workload that doesn't end gets SIGABRT, on which it prints its stacks, before it is
         killed: that is its own failure. A machine that can't even do this is the lab's failure.
         """
-        self._note(job, f"{job.label}: runs on a {machine.kind}")
+        self._note_activity(job, f"{job.label}: runs on a {machine.kind}")
         facts = machine.facts()
         result = machine.run(
             _limited(job.scenario, command),
@@ -300,7 +304,7 @@ class ScenarioRunner:
         return _outcome(result, machine, facts)
 
     def _open(self, job: Job, topology: Topology) -> Machine:
-        self._note(job, f"{topology.name}: {job.kind} is being started")
+        self._note_activity(job, f"{topology.name}: {job.kind} is being started")
 
         def note_boot(booting: Booting) -> None:
             self._note_accelerator(booting.accelerator)
@@ -313,7 +317,7 @@ class ScenarioRunner:
             machine = self._open_machine(
                 topology,
                 job.kind,
-                lambda step: self._note(job, f"{topology.name}: {step}"),
+                lambda step: self._note_activity(job, f"{topology.name}: {step}"),
                 note_boot,
             )
         finally:
@@ -349,7 +353,7 @@ class ScenarioRunner:
             with self._lock:
                 self.leftovers.append(f"{machine.kind} {machine.topology.name}: {error}")
 
-    def _note(self, job: Job, activity: str | None) -> None:
+    def _note_activity(self, job: Job, activity: str | None) -> None:
         with self._lock:
             if activity is None:
                 self._activities.pop(job.scenario.topology.name, None)

@@ -140,7 +140,7 @@ class ScenarioSession:
                 scenario, outcome.topology, outcome.facts, outcome.facts_after, document
             )
         metrics = run_metrics(scenario, storage_type, outcome, document["run"], self._commit)
-        self._keep(metrics)
+        self._record(metrics)
         if outcome.machine == "host":
             self._record_why_not_measured(scenario, storage_type, outcome, document["run"])
         if all(metric.kind == "functional-only" for metric in metrics if metric.name in RATES):
@@ -159,7 +159,7 @@ class ScenarioSession:
             try:
                 rate = model.rate(scenario, storage_type, lambda step: on_step([step]))
                 if rate is not None:
-                    self._keep(rate_metrics(scenario, storage_type, rate, self._commit))
+                    self._record(rate_metrics(scenario, storage_type, rate, self._commit))
             except LabError as error:
                 self.without_rate.append(f"{scenario.name} on {storage_type}: {error}")
         self._unrated.clear()
@@ -172,7 +172,7 @@ class ScenarioSession:
         if reasons:
             self.without_rate.append(f"{scenario.name} on {storage_type}: {'; '.join(reasons)}")
 
-    def _keep(self, metrics: Sequence[Metric]) -> None:
+    def _record(self, metrics: Sequence[Metric]) -> None:
         self.metrics += metrics  # for the table, even if the file fails
         try:
             self._results.append(metrics)

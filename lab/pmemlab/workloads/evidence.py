@@ -21,7 +21,7 @@ import embstore as es
 from pmemlab.errors import LabError
 from pmemlab.machines.guest.prepared import VARIABLE, prepared_command
 from pmemlab.placement import unmap_pages_of
-from pmemlab.workloads.witness import EMULATED_GPU, Claim, Seen, change_rows, files_in
+from pmemlab.workloads.witness import EMULATED_GPU, Claim, Finding, change_rows, files_in
 
 __all__ = [
     "TableEvidence",
@@ -51,7 +51,7 @@ class TierEvidence:
 
     The engine reports name, rows, bytes (of the rows), mapped_bytes (rows and room for more), and
     is_pmem (libpmem's answer for the mapping; None without libpmem). Another process, the witness,
-    saw nodes, file, devices, is_direct and gpu, as `Seen` describes them. sought: the number of
+    saw nodes, file, devices, is_direct and gpu, as `Finding` describes them. sought: the number of
     exported rows that the engine says are in this tier and that the witness looked for. found: how
     many of them it found in the tier's file or memory, to the last bit. read_changed: after one bit
     of each sought row was changed in memory behind the engine's back, the number of rows that the
@@ -85,7 +85,7 @@ class TableEvidence:
     tiers: list[TierEvidence]
 
 
-def ask_witness(claims: Sequence[Claim]) -> list[Seen]:
+def ask_witness(claims: Sequence[Claim]) -> list[Finding]:
     """Have a child of this process look for rows. Raises LabError if the child fails."""
     question = {"pid": os.getpid(), "claims": [vars(claim) for claim in claims]}
     # -S: no installed packages, so no code of the engine
@@ -111,14 +111,14 @@ def ask_witness(claims: Sequence[Claim]) -> list[Seen]:
     return parse_findings(answer)
 
 
-def parse_findings(answer: str) -> list[Seen]:
+def parse_findings(answer: str) -> list[Finding]:
     """Parses the witness's output. Raises LabError if it reports an error."""
     answers = json.loads(answer)
     if isinstance(answers, dict):
         raise LabError(f"the process that looks for rows failed: {answers['error']}")
-    names = {field.name for field in fields(Seen)}
+    names = {field.name for field in fields(Finding)}
     return [
-        Seen(
+        Finding(
             **{
                 **{name: value for name, value in each.items() if name in names},
                 "nodes": {int(node): count for node, count in each["nodes"].items()},
@@ -131,7 +131,7 @@ def parse_findings(answer: str) -> list[Seen]:
 def examine_tables(
     variables: Sequence[es.EmbeddingVariable],
     exports: Iterable[Mapping[str, NDArray[Any]]],
-    ask: Callable[[Sequence[Claim]], list[Seen]] = ask_witness,
+    ask: Callable[[Sequence[Claim]], list[Finding]] = ask_witness,
     *,
     search: bool = True,
 ) -> tuple[str, list[TableEvidence]]:
@@ -262,7 +262,7 @@ def _different_bytes(
 
 
 def _tier_evidence(
-    tier: Any, claim: Claim, finding: Seen, read_changed: int | None
+    tier: Any, claim: Claim, finding: Finding, read_changed: int | None
 ) -> TierEvidence:
     return TierEvidence(
         **{name: tier[name] for name in ("name", "rows", "bytes", "mapped_bytes", "is_pmem")},

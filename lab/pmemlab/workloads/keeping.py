@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PeriodicSaves",
-    "Resumed",
+    "ResumePoint",
     "check_steps_left",
     "parse_resumed",
     "parse_saved_step",
@@ -32,7 +32,7 @@ _RESUMED: Final = re.compile(r"goes on from: step (\d+), sha256 ([0-9a-f]{64})")
 
 
 @dataclass(frozen=True)
-class Resumed:
+class ResumePoint:
     """The checkpoint that a run resumes from.
 
     sha256: over everything read back from it, computed like the run's checksums.
@@ -98,7 +98,7 @@ def report_saved(steps: int) -> None:
     _print_line(f"kept: step {steps}")
 
 
-def report_resumed(resumed: Resumed) -> None:
+def report_resumed(resumed: ResumePoint) -> None:
     _print_line(f"goes on from: step {resumed.step}, sha256 {resumed.sha256}")
 
 
@@ -108,10 +108,10 @@ def parse_saved_step(line: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def parse_resumed(line: str) -> Resumed | None:
+def parse_resumed(line: str) -> ResumePoint | None:
     """Parses a line that `report_resumed` printed; returns None for any other line."""
     match = _RESUMED.fullmatch(line)
-    return Resumed(int(match[1]), match[2]) if match else None
+    return ResumePoint(int(match[1]), match[2]) if match else None
 
 
 def _print_line(line: str) -> None:

@@ -21,7 +21,7 @@ from typing import Any, Final
 import embstore as es
 from pmemlab.errors import LabError
 from pmemlab.workloads.evidence import TableEvidence, ask_witness, examine_tables, parse_findings
-from pmemlab.workloads.witness import Claim, Seen
+from pmemlab.workloads.witness import Claim, Finding
 from pmemlab.workloads.witness_protocol import ANSWER, FOLDER_VARIABLE, LOOK_REQUEST, QUESTION
 
 __all__ = ["print_run"]
@@ -84,7 +84,7 @@ def _table(table: TableEvidence) -> dict[str, Any]:
     }
 
 
-def _ask_lab(claims: Sequence[Claim], folder: Path) -> list[Seen]:
+def _ask_lab(claims: Sequence[Claim], folder: Path) -> list[Finding]:
     # The witness is not a child of this process, so allow any process to read this one's memory.
     ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)
     question = {"pid": os.getpid(), "claims": [vars(claim) for claim in claims]}

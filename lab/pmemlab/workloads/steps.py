@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 import embstore as es
 from pmemlab.workloads.evidence import TableEvidence, checkpoint_sha256, examine_tables
-from pmemlab.workloads.keeping import Resumed, report_resumed, report_trained
+from pmemlab.workloads.keeping import ResumePoint, report_resumed, report_trained
 from pmemlab.workloads.placements import NO_PLACEMENTS, Placements
 from pmemlab.workloads.predicting import Predicting
 from pmemlab.workloads.run import DivergedError, LookupClock, Run
 
-__all__ = ["RunOptions", "Trained", "run_steps"]
+__all__ = ["RunOptions", "TrainingSubject", "run_steps"]
 
 _FINAL_LOSS_STEPS: Final = 10
 
@@ -42,7 +42,7 @@ class RunOptions:
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainingSubject:
     """What `run_steps` trains.
 
     tables: open variables, which stay open. samples: number per step. train: trains the step of a
@@ -62,7 +62,7 @@ class Trained:
 
 
 def run_steps(
-    trained: Trained,
+    trained: TrainingSubject,
     storage: es.StorageOption,
     steps: range,
     options: RunOptions,
@@ -87,7 +87,7 @@ def run_steps(
 
     if trained.save_if_due and first:
         checksum(first)
-        report_resumed(Resumed(first, checksums[first]))
+        report_resumed(ResumePoint(first, checksums[first]))
     predicting = (
         Predicting(tables, placements.predict, placements.here) if placements.predict else None
     )

@@ -22,7 +22,7 @@ from pmemlab.workloads.evidence import forget_cached_pages
 from pmemlab.workloads.hashing import splitmix64
 from pmemlab.workloads.keeping import PeriodicSaves, check_steps_left
 from pmemlab.workloads.run import ColdRows, LookupClock, PlainCount, Run
-from pmemlab.workloads.steps import RunOptions, Trained, run_steps
+from pmemlab.workloads.steps import RunOptions, TrainingSubject, run_steps
 from pmemlab.workloads.synthetic import draw_ranks
 from pmemlab.workloads.table_memory import on_host, on_table_memory
 
@@ -115,7 +115,7 @@ def train(
             exports.extend(variable.export() for variable in tables)
             return exports
 
-        trained = Trained(
+        trained = TrainingSubject(
             tables,
             table_options.tables * table_options.batch_size,
             step,

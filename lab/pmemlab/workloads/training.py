@@ -18,7 +18,7 @@ from pmemlab.workloads.auc import roc_auc
 from pmemlab.workloads.batches import Source
 from pmemlab.workloads.model_keeping import ModelCheckpoints
 from pmemlab.workloads.run import Run
-from pmemlab.workloads.steps import RunOptions, Trained, run_steps
+from pmemlab.workloads.steps import RunOptions, TrainingSubject, run_steps
 from pmemlab.workloads.wide_and_deep import DenseLibrary
 from pmemlab.workloads.wide_and_deep.network import Network, make_network
 from pmemlab.workloads.wide_and_deep.tables import EmbeddingTables, ModelOptions
@@ -56,7 +56,7 @@ def train(
         network = make_network(dense, tables, model)
         first = checkpointing.restore(tables, network, steps) if checkpointing else 0
         batches = islice(source.train_batches(batch_size), first, None)
-        trained = Trained(
+        trained = TrainingSubject(
             list(tables),
             batch_size,
             lambda _step: network.train(next(batches)),

@@ -4,10 +4,10 @@
     python -m pmemlab.workloads.witness QUESTION ANSWER
 
 QUESTION and the printed answer are JSON: a list of `Claim` with the engine's pid, and a list of
-`Seen`. With file names, the answer is also written to ANSWER, and each `Seen` has `sought`, the
-number of different rows that were looked for; or the answer is {"error": ...}. All evidence comes
-from the kernel: /proc/PID, move_pages(2), stat(2) and the files themselves. This module uses only
-the standard library, since other imports take seconds on an emulated machine.
+`Finding`. With file names, the answer is also written to ANSWER, and each `Finding` has `sought`,
+the number of different rows that were looked for; or the answer is {"error": ...}. All evidence
+comes from the kernel: /proc/PID, move_pages(2), stat(2) and the files themselves. This module uses
+only the standard library, since other imports take seconds on an emulated machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 
 from pmemlab.placement import ProcessMemory, device_number
 
-__all__ = ["EMULATED_GPU", "Change", "Claim", "Seen", "change_rows", "files_in", "find_rows"]
+__all__ = ["EMULATED_GPU", "Change", "Claim", "Finding", "change_rows", "files_in", "find_rows"]
 
 EMULATED_GPU: Final = "emulated"
 """The engine's name of the GPU that it emulates in host memory."""
@@ -54,7 +54,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Finding:
     """What the witness found for one claim.
 
     nodes: NUMA node -> number of the mapping's touched pages on it. file: the mapped file, or the
@@ -104,7 +104,7 @@ class _Row(NamedTuple):
             at = data.find(longest, at + 1)
 
 
-def find_rows(pid: int, claims: Iterable[Claim]) -> list[Seen]:
+def find_rows(pid: int, claims: Iterable[Claim]) -> list[Finding]:
     """Look for claims' rows in a process's memory, or in files. Raises OSError, ValueError.
 
     REQUIRES: the process maps and unmaps no memory of theirs meanwhile.
@@ -116,11 +116,11 @@ def find_rows(pid: int, claims: Iterable[Claim]) -> list[Seen]:
 
 def _find_claim_rows(
     pid: int, memory: ProcessMemory, opened: Mapping[str, Sequence[bool]], claim: Claim
-) -> Seen:
+) -> Finding:
     rows = [_Row.from_hex_parts(parts) for parts in claim.rows]
     if claim.gpu is not None:
         gpus = _emulated_gpus(pid) if claim.gpu == EMULATED_GPU else []
-        return Seen(
+        return Finding(
             file=_EMULATED_MEMORY if gpus else None,
             devices=_devices(gpus),
             gpu=EMULATED_GPU if gpus else None,
@@ -128,7 +128,7 @@ def _find_claim_rows(
         )
     if not claim.address:
         files = files_in(Path(claim.folder)) if claim.folder else []
-        return Seen(
+        return Finding(
             file=claim.folder,
             devices=_devices(files),
             is_direct=_is_direct(opened, claim.folder) if claim.folder else None,
@@ -140,8 +140,8 @@ def _find_claim_rows(
     if file is not None:
         # Search the file itself, not the engine's mapping of it.
         files = [Path(file)]
-        return Seen(nodes, file, _devices(files), found=_found_in_files(files, rows))
-    return Seen(nodes, found=_found_in_memory(pid, present, rows))
+        return Finding(nodes, file, _devices(files), found=_found_in_files(files, rows))
+    return Finding(nodes, found=_found_in_memory(pid, present, rows))
 
 
 @dataclass(frozen=True)
@@ -323,7 +323,7 @@ def main() -> None:
     unfinished.replace(answer)
 
 
-def _answer(question: Mapping[str, Any]) -> list[tuple[Claim, Seen]]:
+def _answer(question: Mapping[str, Any]) -> list[tuple[Claim, Finding]]:
     """Returns what is seen of each claim; a row that a claim names several times counts once."""
     claims = [
         Claim(**{**claim, "rows": tuple(dict.fromkeys(map(tuple, claim["rows"])))})

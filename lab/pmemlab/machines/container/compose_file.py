@@ -23,8 +23,8 @@ __all__ = [
     "check_current",
     "check_versions",
     "compose_files",
+    "default_machines",
     "service",
-    "standing_machines",
     "write_compose_files",
 ]
 
@@ -124,7 +124,7 @@ def check_current(clone: Clone) -> None:
         )
 
 
-def standing_machines() -> list[str]:
+def default_machines() -> list[str]:
     """Returns the names of the lab's own topologies that `pmemlab lab up` starts by default."""
     return [topology.name for topology in _topologies() if not topology.on_demand]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import docker
 from docker.errors import DockerException
 
-from pmemlab.machines.guest.accelerator import remembered
+from pmemlab.machines.guest.accelerator import cached_answer
 from pmemlab.machines.protocol import Accelerator
 
 __all__ = ["KVM_DEVICE", "kvm_works"]
@@ -28,7 +28,7 @@ def kvm_works(client: docker.DockerClient, image: str) -> bool:
     if not Path(KVM_DEVICE).is_char_device():
         return False
     try:
-        return remembered("in containers", lambda: _trial_accelerator(client, image)) == "kvm"
+        return cached_answer("in containers", lambda: _trial_accelerator(client, image)) == "kvm"
     except DockerException:
         return False
 

@@ -19,7 +19,7 @@ from pmemlab.machines.container.compose_command import Compose
 from pmemlab.machines.container.compose_file import (
     check_current,
     check_versions,
-    standing_machines,
+    default_machines,
 )
 from pmemlab.machines.container.connection import connect
 from pmemlab.machines.container.creation import create_machine
@@ -64,7 +64,7 @@ def lab_up(topologies: Sequence[Topology] = (), console: Console | None = None) 
     are up; `MissingRequirementError` if no Docker engine answers.
     """
     console = console or Console()
-    topologies = topologies or [*map(load_topology, standing_machines())]
+    topologies = topologies or [*map(load_topology, default_machines())]
     users = [topology for topology in topologies if not is_lab_topology(topology)]
     for topology in topologies:
         check_versions(topology)

@@ -19,7 +19,7 @@ from pmemlab.machines.guest.kernel import Kernel
 from pmemlab.machines.guest.qemu import firmware_arguments
 from pmemlab.machines.protocol import Accelerator
 
-__all__ = ["choose_accelerator", "remembered"]
+__all__ = ["cached_answer", "choose_accelerator"]
 
 _SENTINEL = b"pmemlab: a guest has booted"
 # On KVM a guest boots in 2 s. If it takes longer than this, TCG, which takes 5 s, is as good.
@@ -38,10 +38,10 @@ def choose_accelerator(kernel: Kernel, qemu: str) -> Accelerator:
     known = _recall().get(key)
     if known:
         return known
-    return remembered(key, lambda: "kvm" if _boots(qemu, kernel) else "tcg")
+    return cached_answer(key, lambda: "kvm" if _boots(qemu, kernel) else "tcg")
 
 
-def remembered(key: str, find: Callable[[], Accelerator]) -> Accelerator:
+def cached_answer(key: str, find: Callable[[], Accelerator]) -> Accelerator:
     """Returns the answer that `find` gave since the host booted, or calls it now, in one process at
     a time.
 

@@ -71,7 +71,7 @@ class MemoryDevice(SingleFileDevice):
         if access in _STORES:
             needed.append(_STORES[access])
         for curves in needed:
-            if not any(self._has(curve) for curve in curves):
+            if not any(self._has_curve(curve) for curve in curves):
                 operation, pattern = curves[0]
                 return NotPublishedError(
                     f"{self.name}: no {pattern} {operation} by size and threads was published "
@@ -86,7 +86,7 @@ class MemoryDevice(SingleFileDevice):
         if access in (Access.LOAD, Access.UPDATE, Access.FILE_READ):
             times.append(self._load_ns(lines_bytes, threads))
         if access in _STORES:
-            curve = next(curve for curve in _STORES[access] if self._has(curve))
+            curve = next(curve for curve in _STORES[access] if self._has_curve(curve))
             times.append(self._store_ns(curve, lines_bytes, threads))
         # An update's store finds its line in the cache. A published store includes that fetch, so
         # the update's load must not be counted again: hence max, not sum.
@@ -145,5 +145,5 @@ class MemoryDevice(SingleFileDevice):
             return self.file.ceilings[curve]
         raise self._unpublished(operation, pattern)
 
-    def _has(self, curve: Curve) -> bool:
+    def _has_curve(self, curve: Curve) -> bool:
         return curve in self.file.bandwidth or curve in self.file.loaded_latency

@@ -13,9 +13,9 @@ from typing import Literal
 from pmemlab.model.devices.curves import BandwidthCurve, LoadedLatencyCurve
 from pmemlab.model.devices.device_file import Curve, DeviceFile
 
-__all__ = ["LeftOut", "LeftOutPrediction", "predict_left_out"]
+__all__ = ["LeftOutKind", "LeftOutPrediction", "predict_left_out"]
 
-LeftOut = Literal["figure", "size", "threads"]
+LeftOutKind = Literal["figure", "size", "threads"]
 """What is left out at once: one figure; all of its access size; all of its number of threads."""
 
 
@@ -29,7 +29,7 @@ class LeftOutPrediction:
     device: str
     operation: str
     pattern: str
-    left_out: LeftOut
+    left_out: LeftOutKind
     size_bytes: int | None
     threads: int
     published: float
@@ -52,7 +52,7 @@ def predict_left_out(file: DeviceFile) -> Iterator[LeftOutPrediction]:
 
 
 def _predict_bandwidth(
-    file: DeviceFile, curve: Curve, bandwidth: BandwidthCurve, left_out: LeftOut
+    file: DeviceFile, curve: Curve, bandwidth: BandwidthCurve, left_out: LeftOutKind
 ) -> Iterator[LeftOutPrediction]:
     for size_bytes, threads, published in bandwidth.points():
         rest = bandwidth.without(

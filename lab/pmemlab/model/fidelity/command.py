@@ -80,11 +80,11 @@ def fidelity(arguments: argparse.Namespace) -> int:
 
 
 def _run_paced() -> tuple[list[Comparison], list[str]]:
-    from pmemlab.model.fidelity.paced_bandwidth import POINTS, Effort, compare_paced
+    from pmemlab.model.fidelity.paced_bandwidth import POINTS, MeasuringEffort, compare_paced
 
     with progress_bar("pacing", len(POINTS)) as show:
         return compare_paced(
-            POINTS, Effort(), on_point=lambda what: show(advance=1, description=what)
+            POINTS, MeasuringEffort(), on_point=lambda what: show(advance=1, description=what)
         )
 
 

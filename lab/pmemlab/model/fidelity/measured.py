@@ -77,7 +77,7 @@ class Measured(Document):
 
 
 @dataclass(frozen=True)
-class _Kept(Document, aliases={"this_computer": "this-computer"}):
+class _StoredMeasurements(Document, aliases={"this_computer": "this-computer"}):
     paced: Measured | None = None
     this_computer: Measured | None = None
 
@@ -107,7 +107,7 @@ def read_measured(path: Path) -> dict[Kind, Measured]:
     """Reads the results; empty without a file. Raises LabError, which names file and field."""
     if not path.exists():
         return {}
-    stored = File.from_json(path, LabError).read(_Kept)
+    stored = File.from_json(path, LabError).read(_StoredMeasurements)
     kinds: dict[Kind, Measured | None] = {
         "paced": stored.paced,
         "this-computer": stored.this_computer,

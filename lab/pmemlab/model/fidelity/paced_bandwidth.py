@@ -28,7 +28,7 @@ from pmemlab.model.devices import DeviceModel, EngineConcurrency, load_device
 from pmemlab.model.devices.memory_device import MemoryDevice
 from pmemlab.model.fidelity.measured import Comparison
 
-__all__ = ["POINTS", "Effort", "Point", "SlowedDevice", "compare_paced", "without_point"]
+__all__ = ["POINTS", "MeasuringEffort", "Point", "SlowedDevice", "compare_paced", "without_point"]
 
 _LOAD = ("load", "random")
 _BATCH = 2048
@@ -47,7 +47,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Effort:
+class MeasuringEffort:
     """How long to measure. seconds: about the length of a run. repetitions: runs, whose median
     counts. margin: how many times as fast as the slowed device this computer must be.
     """
@@ -121,7 +121,7 @@ def without_point(device: DeviceModel, row_bytes: int, threads: int) -> tuple[Me
 
 
 def compare_paced(
-    points: Sequence[Point], effort: Effort, on_point: Callable[[str], object]
+    points: Sequence[Point], effort: MeasuringEffort, on_point: Callable[[str], object]
 ) -> tuple[list[Comparison], list[str]]:
     """Returns comparisons, and what was left out and why. on_point: called before each point.
     Raises LabError.

@@ -66,7 +66,7 @@ def compare_this_computer(
     with tempfile.TemporaryDirectory(prefix="pmemlab-fidelity-") as made:
         for page_cache in (False, True):
             file = Path(made) / ("page-cache-here.yaml" if page_cache else "disk-here.yaml")
-            device = load_device(_measured(str(folder), file, training, page_cache))
+            device = load_device(_measure_device_file(str(folder), file, training, page_cache))
             with messages.status("training in turns in memory and on the disk") as status:
                 comparisons.append(
                     compare_disk(folder, device, page_cache, training, on_turn=status.update)
@@ -77,7 +77,9 @@ def compare_this_computer(
         near = find_target(nodes[0])
         assert isinstance(near, NodeTarget)
         with on_cpus(near.cpus):
-            files = [_measured(name, Path(made) / f"{name}.yaml", training) for name in nodes]
+            files = [
+                _measure_device_file(name, Path(made) / f"{name}.yaml", training) for name in nodes
+            ]
             with messages.status("training in turns on both nodes") as status:
                 try:
                     compared = compare_nodes(*nodes, files, NodeTraining(), on_turn=status.update)
@@ -113,7 +115,9 @@ def compare_disk(
     )
 
 
-def _measured(target: str, file: Path, training: Training, page_cache: bool = False) -> Path:
+def _measure_device_file(
+    target: str, file: Path, training: Training, page_cache: bool = False
+) -> Path:
     seconds, size = training.seconds, training.measured_bytes
     return measure_device(target, file, seconds=seconds, size=size, page_cache=page_cache)
 

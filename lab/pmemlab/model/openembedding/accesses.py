@@ -94,7 +94,7 @@ def count_cache_accesses(
             f"--cache-gb: a cache of {cached_rows:,.9g} rows must hold {SCALE} at least, and fewer "
             f"than the table's {rows:,}"
         )
-    draw = _Draw(table_rows, skew)
+    draw = _KeyGenerator(table_rows, skew)
     step = max(1, round(step_rows / SCALE))
     with _cached_table(table_rows, cache) as table:
         for start in range(0, table_rows, 50_000):
@@ -126,7 +126,7 @@ def count_touched_rows(rows: int, max_accesses: float, skew: float = 1.0) -> Tou
     that an initially empty table has after them.
     """
     table_rows = round(rows / _TOUCHED_SCALE)
-    draw = _Draw(table_rows, skew)
+    draw = _KeyGenerator(table_rows, skew)
     points: list[tuple[float, float]] = []
     total, goal = 0, table_rows / 100
     with es.get_embedding_variable(
@@ -143,7 +143,7 @@ def count_touched_rows(rows: int, max_accesses: float, skew: float = 1.0) -> Tou
     return TouchedRows(accesses, touched)
 
 
-class _Draw:
+class _KeyGenerator:
     """Draws keys by popularity; 0 is the most popular."""
 
     def __init__(self, rows: int, skew: float) -> None:

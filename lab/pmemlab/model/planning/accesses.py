@@ -21,7 +21,7 @@ from pmemlab.model.planning.hit_rates import CpuCache, LeastFrequent, Placement
 from pmemlab.model.planning.memory_mode import direct_mapped_misses
 from pmemlab.model.planning.popularity import Floats
 from pmemlab.model.planning.row_bytes import ON_SSD, RowShape, row_bytes_in_tier
-from pmemlab.model.planning.tiers import Placed
+from pmemlab.model.planning.tiers import DeviceAssignment
 
 __all__ = [
     "INDEX_LINE_BYTES",
@@ -116,7 +116,7 @@ def sum_steps(steps: Sequence[StepAccesses], shares: Sequence[float]) -> StepAcc
 
 
 def step_accesses(
-    placed: Placed,
+    placed: DeviceAssignment,
     placement: Placement,
     shape: RowShape,
     *,
@@ -321,7 +321,7 @@ def _closed_table_share(rows: float, record_bytes: int) -> float:
 
 def _with_memory_mode(
     accesses: list[DeviceAccess],
-    placed: Placed,
+    placed: DeviceAssignment,
     placement: Placement,
     shape: RowShape,
     sockets: float,  # of all machines

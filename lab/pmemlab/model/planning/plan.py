@@ -24,9 +24,9 @@ from pmemlab.model.planning.row_bytes import row_bytes_in_tier
 from pmemlab.model.planning.settings import BATCH_IDS, Settings, require
 from pmemlab.model.planning.shared_caches import CacheUser, SharedCache
 from pmemlab.model.planning.step_time import LookupTime, lookup_time
-from pmemlab.model.planning.tiers import PLANNED_TYPES, DevicePool, Placed, placements
+from pmemlab.model.planning.tiers import PLANNED_TYPES, DeviceAssignment, DevicePool, placements
 
-__all__ = ["LeftOut", "Plan", "Plans", "TierPlan", "Workload", "make_plans"]
+__all__ = ["ExcludedStorage", "Plan", "Plans", "TierPlan", "Workload", "make_plans"]
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class ExcludedStorage:
     """A storage type on devices that can't be planned or fits nowhere, and why."""
 
     storage_type: str
@@ -131,7 +131,7 @@ class Plans:
     settings: Settings
     cpu: CpuWork
     plans: tuple[Plan, ...]
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[ExcludedStorage, ...]
 
 
 def make_plans(
@@ -154,7 +154,7 @@ def make_plans(
     is_requested = storage_types is not None
     kinds = PLANNED_TYPES if storage_types is None else tuple(dict.fromkeys(storage_types))
     plans: list[Plan] = []
-    left_out: list[LeftOut] = []
+    left_out: list[ExcludedStorage] = []
     candidates = list(placements(kinds, pool, is_requested=is_requested))
     if not candidates:
         device_names = ", ".join(device.name for devices in pool.values() for device in devices)
@@ -195,7 +195,7 @@ def _rank(plan: Plan) -> tuple[bool, float, float]:
     return (price is None, 0.0 if price is None else price, -plan.lookups_per_s)
 
 
-def _splits(placed: Placed, settings: Settings) -> Iterator[tuple[float, ...]]:
+def _splits(placed: DeviceAssignment, settings: Settings) -> Iterator[tuple[float, ...]]:
     """Yields the fractions of a table's rows in each tier but the last, for each setting."""
     tiers = len(placed.kinds)
     if tiers == 1:
@@ -236,7 +236,7 @@ class _Candidate:
         workload: Workload,
         settings: Settings,
         cpu: CpuWork,
-        placed: Placed,
+        placed: DeviceAssignment,
         upper: tuple[float, ...],
         placements: Sequence[Placement],
         cache: SharedCache,
@@ -263,7 +263,7 @@ class _Candidate:
             self._index_bytes += math.ceil(dram_bytes)
         self._accesses: dict[tuple[int, int, float], StepAccesses] = {}
 
-    def best(self, prices: Prices) -> Plan | LeftOut:
+    def best(self, prices: Prices) -> Plan | ExcludedStorage:
         """Returns the plan on the cheapest machines; without a price if none holds the devices."""
         able = prices.machines_with(self._devices)
         try:
@@ -354,8 +354,10 @@ class _Candidate:
             **rest,  # type: ignore[arg-type]
         )
 
-    def _left_out(self, why: str) -> LeftOut:
-        return LeftOut(self._placed.storage_type.name, self._placed.names, self._fraction, why)
+    def _left_out(self, why: str) -> ExcludedStorage:
+        return ExcludedStorage(
+            self._placed.storage_type.name, self._placed.names, self._fraction, why
+        )
 
     def _time(self, machines: int, threads: int, units: Mapping[str, float]) -> LookupTime:
         # Threads on one socket don't hit in another socket's cache.
@@ -447,7 +449,7 @@ def _holding(machine: MachineShape, device: str) -> Holding:
     return holding
 
 
-def _nothing_fits(left_out: Sequence[LeftOut]) -> str:
+def _nothing_fits(left_out: Sequence[ExcludedStorage]) -> str:
     lines = [
         f"  {each.storage_type} on {', '.join(each.devices)}: {each.why}" for each in left_out[:8]
     ]

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pmemlab.model.planning.plan import LeftOut, Plan, Plans, Workload
+from pmemlab.model.planning.plan import ExcludedStorage, Plan, Plans, Workload
 from pmemlab.model.planning.planned_tables import PlannedTable
 from pmemlab.model.planning.popularity import CountedRows
 from pmemlab.model.planning.prices import Prices
@@ -133,7 +133,7 @@ def _notes(plans: Plans, shown: int) -> list[str]:
         notes.append(f"{len(plans.plans) - shown} more: --top, or --json FILE.")
     for why in dict.fromkeys(p.why_unpriced for p in plans.plans[:shown] if p.why_unpriced):
         notes.append(f"Without a price: {why}; add one, and give the file by --prices.")
-    reasons: dict[str, list[LeftOut]] = {}
+    reasons: dict[str, list[ExcludedStorage]] = {}
     for each in plans.left_out:
         reasons.setdefault(each.why, []).append(each)
     for why, these in list(reasons.items())[:_SHOWN_REASONS]:

@@ -17,8 +17,8 @@ from pmemlab.model.devices.loading import device_path
 __all__ = [
     "DRAM_LATENCY_LIMIT_NS",
     "PLANNED_TYPES",
+    "DeviceAssignment",
     "DevicePool",
-    "Placed",
     "PlannedDevice",
     "Role",
     "device_role",
@@ -72,7 +72,7 @@ DevicePool = dict[Role, tuple[PlannedDevice, ...]]
 
 
 @dataclass(frozen=True)
-class Placed:
+class DeviceAssignment:
     """A storage type with a device for each tier, and for the DRAM that holds the index."""
 
     storage_type: StorageType
@@ -145,7 +145,7 @@ def named_devices(names: Iterable[str]) -> DevicePool:
 
 def placements(
     storage_types: Sequence[StorageType], pool: DevicePool, *, is_requested: bool
-) -> Iterator[Placed]:
+) -> Iterator[DeviceAssignment]:
     """Yields every storage type on every combination of devices for its tiers.
 
     is_requested: raise PlanError for a storage type without devices, instead of leaving it out.
@@ -167,7 +167,7 @@ def placements(
             if "PMEM" in roles and index.cache is not None:
                 continue  # in memory mode no persistent memory is left for a tier
             _check_first(storage_type, tiers[0])
-            yield Placed(storage_type, tuple(tiers), index)
+            yield DeviceAssignment(storage_type, tuple(tiers), index)
 
 
 def _tier_and_device(name: str) -> tuple[Role | None, str]:

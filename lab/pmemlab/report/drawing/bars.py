@@ -14,8 +14,8 @@ from pmemlab.report.drawing.canvas import (
     SMALL_LETTER_PX,
     Drawing,
     Look,
+    draw_at_both_widths,
     draw_legend,
-    drawn,
     legend_height,
     new_figure,
 )
@@ -80,7 +80,7 @@ def draw_bars(name: str, alt: str, groups: Sequence[BarGroup], looks: Sequence[L
     """
     used = {part.look for group in groups for bar in group.bars for part in bar.parts}
     legend = [look for look in looks if look in used]
-    return drawn(name, alt, lambda width_px: _figure(groups, legend, width_px))
+    return draw_at_both_widths(name, alt, lambda width_px: _figure(groups, legend, width_px))
 
 
 def _figure(groups: Sequence[BarGroup], looks: Sequence[Look], width_px: int) -> Figure:

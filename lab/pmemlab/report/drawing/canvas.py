@@ -23,8 +23,8 @@ __all__ = [
     "WIDE_PX",
     "Drawing",
     "Look",
+    "draw_at_both_widths",
     "draw_legend",
-    "drawn",
     "legend_height",
     "new_figure",
 ]
@@ -88,7 +88,7 @@ class Drawing:
     narrow: str
 
 
-def drawn(name: str, alt: str, draw: Callable[[int], Figure]) -> Drawing:
+def draw_at_both_widths(name: str, alt: str, draw: Callable[[int], Figure]) -> Drawing:
     """Draws at both widths. name: unique in the page. alt: the figure in a sentence."""
     return Drawing(
         wide=_svg(draw, WIDE_PX, f"{name}-wide", alt),
@@ -97,7 +97,10 @@ def drawn(name: str, alt: str, draw: Callable[[int], Figure]) -> Drawing:
 
 
 def new_figure(width_px: float, height_px: float) -> Figure:
-    """Returns a figure in units of the page's pixels. REQUIRES: called by a `drawn` function."""
+    """Returns a figure in units of the page's pixels.
+
+    REQUIRES: called by a function that `draw_at_both_widths` was given.
+    """
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width_px / _PX_PER_INCH, height_px / _PX_PER_INCH), dpi=_PX_PER_INCH)

@@ -11,8 +11,8 @@ from pmemlab.report.drawing.canvas import (
     NARROW_PX,
     SMALL_LETTER_PX,
     Drawing,
+    draw_at_both_widths,
     draw_legend,
-    drawn,
     legend_height,
     new_figure,
 )
@@ -70,7 +70,7 @@ def draw_points(
     Points that touch share one label with all their numbers. REQUIRES: there is a point; on a
     logarithmic axis all are above 0.
     """
-    return drawn(name, alt, lambda width_px: _figure(points, x, y, lines, width_px))
+    return draw_at_both_widths(name, alt, lambda width_px: _figure(points, x, y, lines, width_px))
 
 
 def _figure(

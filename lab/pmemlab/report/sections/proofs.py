@@ -55,7 +55,7 @@ def proofs(results: Results) -> Section:
             Table(
                 f"Facts of {row.topology} on {row.machine_label}, at {row.time}",
                 ("fact", "value", "demanded"),
-                [*_demanded(row), *((name, value, "") for name, value in _flat(row.facts))],
+                [*_demanded(row), *((name, value, "") for name, value in _flattened(row.facts))],
             ),
         )
         for row in rows
@@ -94,12 +94,12 @@ def _demanded(row: ResultRow) -> list[tuple[str, str, str]]:
     return found
 
 
-def _flat(facts: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
+def _flattened(facts: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yields facts by their dotted names; a list of plain values is one fact."""
     for name, value in facts.items():
         if isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
             value = {str(i): item for i, item in enumerate(value)}
         if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{name}.")
+            yield from _flattened(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", json.dumps(value)

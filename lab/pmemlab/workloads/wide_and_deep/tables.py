@@ -67,7 +67,7 @@ class EmbeddingTables:
                         f"deep_{column}",
                         embedding_dim=options.embedding_dim,
                         initializer=partial(
-                            _drawn,
+                            _draw_initial_values,
                             es.initializers.TruncatedNormal(
                                 stddev=options.embedding_dim**-0.5, seed=options.seed + number
                             ),
@@ -111,7 +111,7 @@ class EmbeddingTables:
 
 
 @cache
-def _drawn(
+def _draw_initial_values(
     initializer: es.initializers.TruncatedNormal, shape: tuple[int, int]
 ) -> NDArray[np.float32]:
     """Draws initial values, once for a run and its reference: on emulated machines it takes a
