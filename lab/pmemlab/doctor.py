@@ -16,7 +16,7 @@ from pmemlab.machines import host, process
 from pmemlab.machines.capacity import (
     EMULATOR_BYTES,
     free_memory_bytes,
-    gibibytes,
+    gibibytes_text,
     machine_bytes,
     max_parallel_machines,
     media_bytes,
@@ -123,10 +123,11 @@ def _guest() -> Diagnosis:
     folder = tempfile.gettempdir()
     at_once = max_parallel_machines()
     notes = [
-        f"memory: {gibibytes(free_memory_bytes())} free; a machine takes up to {gibibytes(one)}, "
-        f"and scenarios run up to {at_once} at once: {gibibytes(one * at_once)}",
-        f"disk: {gibibytes(shutil.disk_usage(folder).free)} free in {folder}; "
-        f"a machine's media take up to {gibibytes(media)}",
+        f"memory: {gibibytes_text(free_memory_bytes())} free; a machine takes up to "
+        f"{gibibytes_text(one)}, "
+        f"and scenarios run up to {at_once} at once: {gibibytes_text(one * at_once)}",
+        f"disk: {gibibytes_text(shutil.disk_usage(folder).free)} free in {folder}; "
+        f"a machine's media take up to {gibibytes_text(media)}",
     ]
     if missing:
         return Diagnosis("guest", tuple(missing), libraries, tuple(notes))
@@ -157,8 +158,8 @@ def _container() -> Diagnosis:
         return Diagnosis("container", (partly_missing,))
     whole = sum(machine_bytes(load_topology(name)) for name in topology_names())
     memory = (
-        f"memory: {gibibytes(free_memory_bytes())} free; "
-        f"all of the lab takes up to {gibibytes(whole)}"
+        f"memory: {gibibytes_text(free_memory_bytes())} free; "
+        f"all of the lab takes up to {gibibytes_text(whole)}"
     )
     try:
         missing = container.requirements(_largest_topology(lambda topology: topology.memory_bytes))
@@ -179,8 +180,8 @@ def _container() -> Diagnosis:
     storage = Path(str(client.info().get("DockerRootDir", "")))
     if storage.is_dir():  # the engine runs on this computer
         notes.append(
-            f"disk: {gibibytes(shutil.disk_usage(storage).free)} free in {storage}; "
-            f"building the image takes up to {gibibytes(_IMAGE_BUILD_BYTES)}"
+            f"disk: {gibibytes_text(shutil.disk_usage(storage).free)} free in {storage}; "
+            f"building the image takes up to {gibibytes_text(_IMAGE_BUILD_BYTES)}"
         )
     return Diagnosis("container", tuple(missing), tuple(lacking_compose), tuple(notes))
 

@@ -52,7 +52,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[int, ...]]]:
             for devices in placements
         }
 
-    monkeypatch.setattr(modelled_rates, "_run_here", run_here)
+    monkeypatch.setattr(modelled_rates, "_run_on_this_computer", run_here)
     return ran
 
 
@@ -173,7 +173,7 @@ def test_this_computer_s_own_computing_time_does_not_change_ratios(
         }
         return {devices: modelled_rates._step(step) for devices in placements}
 
-    monkeypatch.setattr(modelled_rates, "_run_here", run_here)
+    monkeypatch.setattr(modelled_rates, "_run_on_this_computer", run_here)
     selected = [
         (scenario("nvme", "nvme"), "DRAM_SSDHASH"),
         (scenario("fsdax", "fsdax"), "DRAM_PMEM"),

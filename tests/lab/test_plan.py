@@ -227,10 +227,10 @@ def test_memory_mode_is_slower_than_dram_and_faster_than_all_misses() -> None:
 
 
 def _step_in_three_tiers(
-    by: type[LeastFrequent | LeastRecent],
+    placement_class: type[LeastFrequent | LeastRecent],
 ) -> tuple[StepAccesses, dict[tuple[int | None, Access, int], float]]:
     """Returns a step in three tiers, and its accesses per id: (tier, access, bytes) -> rate."""
-    placement = by(BoundedZipf(1_000_000, 1.0), [100_000, 300_000])
+    placement = placement_class(BoundedZipf(1_000_000, 1.0), [100_000, 300_000])
     placed = DeviceAssignment(StorageType.DRAM_PMEM_SSDHASH, (DRAM, PMEM, DISK), DRAM)
     step = step_accesses(placed, placement, SHAPE, batch_ids=10_000, threads=1, training=True)
     return step, {(a.tier, a.access, a.size_bytes): a.rate for a in step.accesses}

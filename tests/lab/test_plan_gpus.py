@@ -29,13 +29,13 @@ def accesses(
     kind: StorageType,
     *upper: int,
     training: bool = True,
-    by: type[LeastFrequent | LeastRecent] = LeastFrequent,
+    placement_class: type[LeastFrequent | LeastRecent] = LeastFrequent,
 ) -> StepAccesses:
     """Returns a step of a table whose upper tiers have these numbers of rows."""
     [placed] = placements([kind], named_devices(DEVICES), is_requested=True)
     return step_accesses(
         placed,
-        by(BoundedZipf(ROWS, 1.05), upper),
+        placement_class(BoundedZipf(ROWS, 1.05), upper),
         SHAPE,
         batch_ids=8192,
         threads=4,
@@ -69,7 +69,7 @@ def test_by_lfu_a_missed_row_s_weights_go_to_the_gpu_and_its_gradient_comes_back
 
 
 def test_by_lru_each_missed_row_crosses_the_bus_once_and_another_row_goes_back() -> None:
-    step = accesses(StorageType.HBM_DRAM, ROWS // 10, by=LeastRecent)
+    step = accesses(StorageType.HBM_DRAM, ROWS // 10, placement_class=LeastRecent)
     crossing = over_the_bus(step)
     assert {*crossing} == {Access.STORE, Access.LOAD}
     for each in crossing.values():

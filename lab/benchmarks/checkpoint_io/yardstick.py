@@ -60,15 +60,17 @@ def measure_yardstick(medium: Medium, size: int, repeats: int) -> Yardstick:
         return _published(medium.name, medium.paced_as, size)
     size = max(-(-size // BLOCK_BYTES), _AT_ONCE) * BLOCK_BYTES
     with _allocated_file(medium.path, size) as file:
-        by, once = _tool(medium, file, size)
-        rates = [once() for _ in range(repeats)]
+        tool, measure_once = _tool(medium, file, size)
+        rates = [measure_once() for _ in range(repeats)]
     writes, reads = zip(*rates, strict=True)
-    return Yardstick(medium.name, by, size, statistics.median(writes), statistics.median(reads))
+    return Yardstick(medium.name, tool, size, statistics.median(writes), statistics.median(reads))
 
 
 def _published(name: str, device: PacedDevice, size: int) -> Yardstick:
-    how = "its file, in sequence" if device.has_page_cache else "its file, one thread streams"
-    return Yardstick(name, how, size, device.file_write_mb_per_s * 1e6, device.read_mb_per_s * 1e6)
+    method = "its file, in sequence" if device.has_page_cache else "its file, one thread streams"
+    return Yardstick(
+        name, method, size, device.file_write_mb_per_s * 1e6, device.read_mb_per_s * 1e6
+    )
 
 
 def _tool(medium: Medium, file: Path, size: int) -> tuple[str, Callable[[], tuple[float, float]]]:
@@ -78,12 +80,12 @@ def _tool(medium: Medium, file: Path, size: int) -> tuple[str, Callable[[], tupl
     if medium.kind == "mapped":
         return "own loop, libpmem copies into a mapping", lambda: _mapped(file, size)
     direct = _allows_direct_io(file)
-    how = f"{'direct I/O' if direct else 'through the page cache'}, 1 MiB blocks"
+    method = f"{'direct I/O' if direct else 'through the page cache'}, 1 MiB blocks"
     fio = shutil.which("fio")
     if fio is None:
-        return f"own loop, {how}, 8 threads", lambda: _measure_by_loop(file, size, direct)
+        return f"own loop, {method}, 8 threads", lambda: _measure_by_loop(file, size, direct)
     depth = _AT_ONCE if direct else 1
-    return f"fio, {how}, depth {depth}", lambda: _fio(fio, file, size, direct)
+    return f"fio, {method}, depth {depth}", lambda: _fio(fio, file, size, direct)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from pmemlab.cli.machine_access import (
     running_machine_or_new_guest,
 )
 from pmemlab.cli.messages import messages
-from pmemlab.machines.capacity import gibibytes, media_bytes
+from pmemlab.machines.capacity import gibibytes_text, media_bytes
 from pmemlab.quantities import MAX_SECONDS
 from pmemlab.results import results_console
 from pmemlab.topology import load_topology, topology_names
@@ -122,7 +122,7 @@ def _list(_: argparse.Namespace) -> int:
             topology.name,
             topology.summary,
             ", ".join(device for device in devices if device) or "no device",
-            gibibytes(topology.memory_bytes + media_bytes(topology)),
+            gibibytes_text(topology.memory_bytes + media_bytes(topology)),
             "runs" if topology.name in running else "",
         )
     results_console().print(table)

@@ -14,7 +14,7 @@ from pmemlab.topology import Topology
 __all__ = [
     "EMULATOR_BYTES",
     "free_memory_bytes",
-    "gibibytes",
+    "gibibytes_text",
     "machine_bytes",
     "max_parallel_machines",
     "media_bytes",
@@ -60,7 +60,8 @@ def missing_memory(needed_bytes: int, purpose: str) -> Iterable[MissingRequireme
     free = free_memory_bytes()
     if free < needed_bytes:
         yield MissingRequirementError(
-            f"{gibibytes(needed_bytes)} of free memory for {purpose}: {gibibytes(free)} are free",
+            f"{gibibytes_text(needed_bytes)} of free memory for {purpose}: {gibibytes_text(free)} "
+            "are free",
             "end what else uses it",
         )
 
@@ -72,10 +73,11 @@ def missing_space(
     free = shutil.disk_usage(folder).free
     if free < needed_bytes:
         yield MissingRequirementError(
-            f"{gibibytes(needed_bytes)} free in {folder} for {purpose}: {gibibytes(free)} are free",
+            f"{gibibytes_text(needed_bytes)} free in {folder} for {purpose}: "
+            f"{gibibytes_text(free)} are free",
             remedy,
         )
 
 
-def gibibytes(size: int) -> str:
+def gibibytes_text(size: int) -> str:
     return f"{size / (1 << 30):.1f} GiB"

@@ -173,9 +173,9 @@ def report_lab_errors(
     if not isinstance(error, LabError) or isinstance(error, CommandTimeoutError):
         return
     report.when = "setup"  # reports show a failed setup as an ERROR
-    own = [entry for entry in call.excinfo.traceback if entry.path == item.path]
-    where = f"{item.path}:{own[-1].lineno + 1}: " if own else ""
-    report.longrepr = f"{where}{_lab_error_text(error)}"
+    test_entries = [entry for entry in call.excinfo.traceback if entry.path == item.path]
+    place = f"{item.path}:{test_entries[-1].lineno + 1}: " if test_entries else ""
+    report.longrepr = f"{place}{_lab_error_text(error)}"
 
 
 def _lab_error_text(error: Exception) -> str:

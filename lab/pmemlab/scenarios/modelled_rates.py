@@ -128,7 +128,9 @@ class RateModel:
         if run not in self._steps:
             on_step(f"modelling rates: {run.workload} on {run.storage_type}")
             try:
-                self._steps[run] = _run_here(run, self._scenarios[run], self._placements[run])
+                self._steps[run] = _run_on_this_computer(
+                    run, self._scenarios[run], self._placements[run]
+                )
             except LabError as error:
                 self._steps[run] = error
         return self._steps[run]
@@ -168,7 +170,7 @@ def _runs(scenario: Scenario, storage_type: str) -> list[tuple[_Run, tuple[str, 
     return [(run, devices), (in_dram, (stands_for.dram,))]
 
 
-def _run_here(
+def _run_on_this_computer(
     run: _Run, scenario: Scenario, placements: Sequence[tuple[str, ...]]
 ) -> dict[tuple[str, ...], _Step]:
     workload = Workload(run.workload, json.loads(run.arguments))

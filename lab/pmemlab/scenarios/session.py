@@ -196,9 +196,9 @@ class ScenarioSession:
 
 
 def _check_names(scenarios: Sequence[Scenario]) -> None:
-    first: dict[str, Scenario] = {}
+    earlier: dict[str, Scenario] = {}
     for scenario in scenarios:
-        other = first.setdefault(scenario.topology.name, scenario)
+        other = earlier.setdefault(scenario.topology.name, scenario)
         if other.topology != scenario.topology:
             raise ScenarioError(
                 f"{scenario.path}: topology: {other.path} has another one that is called "

@@ -97,11 +97,11 @@ class _Row(NamedTuple):
     def positions_in(self, data: bytes) -> Iterator[int]:
         """Yields the positions where the row begins."""
         (offset, longest), *others = self.parts
-        at = data.find(longest, offset)
-        while at >= 0:
-            if all(data.startswith(part, at - offset + its) for its, part in others):
-                yield at - offset
-            at = data.find(longest, at + 1)
+        position = data.find(longest, offset)
+        while position >= 0:
+            if all(data.startswith(part, position - offset + its) for its, part in others):
+                yield position - offset
+            position = data.find(longest, position + 1)
 
 
 def find_rows(pid: int, claims: Iterable[Claim]) -> list[Finding]:
@@ -149,12 +149,12 @@ class Change:
     """A changed byte of a GPU's memory, with its new and its old value."""
 
     gpu: Path
-    at: int
+    position: int
     now: int
     before: int
 
     def undo(self) -> None:
-        _write(self.gpu, self.at, self.before)
+        _write(self.gpu, self.position, self.before)
 
 
 def change_rows(rows: Iterable[Sequence[str]]) -> list[Change]:
@@ -168,18 +168,18 @@ def change_rows(rows: Iterable[Sequence[str]]) -> list[Change]:
         first_bytes: dict[int, int] = {}
         with gpu.open("rb") as memory:
             for start, end in _data_in(memory.fileno()):
-                for at, piece in _placed_pieces(memory.fileno(), start, end, longest):
+                for position, piece in _placed_pieces(memory.fileno(), start, end, longest):
                     places = (place for row in rows_to_find for place in row.positions_in(piece))
-                    first_bytes.update({at + place: piece[place] for place in places})
-        changes += [Change(gpu, at, byte ^ 1, byte) for at, byte in first_bytes.items()]
+                    first_bytes.update({position + place: piece[place] for place in places})
+        changes += [Change(gpu, position, byte ^ 1, byte) for position, byte in first_bytes.items()]
     for change in changes:
-        _write(change.gpu, change.at, change.now)
+        _write(change.gpu, change.position, change.now)
     return changes
 
 
-def _write(file: Path, at: int, byte: int) -> None:
+def _write(file: Path, position: int, byte: int) -> None:
     with file.open("r+b", buffering=0) as opened:
-        os.pwrite(opened.fileno(), bytes([byte]), at)
+        os.pwrite(opened.fileno(), bytes([byte]), position)
 
 
 def _emulated_gpus(pid: int) -> list[Path]:

@@ -181,10 +181,12 @@ RECORDS = 6
 RECORD = 8192
 
 
-def append_records(medium: Path, *, syncs_data: bool, by: Literal["descriptor", "call"]) -> None:
+def append_records(
+    medium: Path, *, syncs_data: bool, sync_method: Literal["descriptor", "call"]
+) -> None:
     """Writes data by one descriptor, and the header by another whose writes are synchronous."""
     header = os.open(medium / "header", os.O_RDWR | os.O_CREAT)
-    flags = os.O_DSYNC if by == "descriptor" else 0
+    flags = os.O_DSYNC if sync_method == "descriptor" else 0
     data = os.open(medium / "header", os.O_RDWR)
     synced = os.open(medium / "header", os.O_RDWR | flags)
     os.pwrite(header, bytes(RECORD), 0)
@@ -194,7 +196,7 @@ def append_records(medium: Path, *, syncs_data: bool, by: Literal["descriptor", 
         os.pwrite(data, bytes([number]) * RECORD, number * RECORD)
         if syncs_data:
             os.fdatasync(data)
-        if by == "descriptor":
+        if sync_method == "descriptor":
             os.pwrite(synced, bytes([number]), 0)
         else:
             os.pwritev(synced, [bytes([number])], 0, os.RWF_DSYNC)
@@ -202,19 +204,19 @@ def append_records(medium: Path, *, syncs_data: bool, by: Literal["descriptor", 
 
 
 def sync_header_only(medium: Path) -> None:
-    append_records(medium, syncs_data=False, by="descriptor")
+    append_records(medium, syncs_data=False, sync_method="descriptor")
 
 
 def sync_header_only_by_the_call(medium: Path) -> None:
-    append_records(medium, syncs_data=False, by="call")
+    append_records(medium, syncs_data=False, sync_method="call")
 
 
 def sync_data_and_header(medium: Path) -> None:
-    append_records(medium, syncs_data=True, by="descriptor")
+    append_records(medium, syncs_data=True, sync_method="descriptor")
 
 
 def sync_data_and_header_by_the_call(medium: Path) -> None:
-    append_records(medium, syncs_data=True, by="call")
+    append_records(medium, syncs_data=True, sync_method="call")
 
 
 def append_by_dsync(medium: Path) -> None:

@@ -445,8 +445,8 @@ def read_device_file(path: Path) -> DeviceFile | CompositionFile:
     file = File.from_yaml(path, DeviceFileError)
     document, operations = _FILE_TYPES[file.read(_KindField).kind]
     sources = file.content.get("sources")
-    known = {"sources": [*sources] if isinstance(sources, dict) else [], "operations": operations}
-    return file.read(document, {**known, **_MEMORY_FIELDS})
+    context = {"sources": [*sources] if isinstance(sources, dict) else [], "operations": operations}
+    return file.read(document, {**context, **_MEMORY_FIELDS})
 
 
 def _check_length(name: str, figures: Sequence[float], count: int) -> None:

@@ -63,17 +63,19 @@ def plan(arguments: argparse.Namespace) -> int:
 
 
 def _tables(arguments: argparse.Namespace) -> tuple[PlannedTable, ...]:
-    of_one = ("rows", "dim", "optimizer", "skew", "ids", "recorded")
-    given = {name: value for name in of_one if (value := getattr(arguments, name)) is not None}
+    table_options = ("rows", "dim", "optimizer", "skew", "ids", "recorded")
+    chosen = {
+        name: value for name in table_options if (value := getattr(arguments, name)) is not None
+    }
     if arguments.tables is not None:
-        if given:
+        if chosen:
             raise PlanError(
-                f"--{next(iter(given))}: the file of --tables says it for each table; leave it out"
+                f"--{next(iter(chosen))}: the file of --tables says it for each table; leave it out"
             )
         return load_tables(arguments.tables)
-    if "rows" in given:
-        given["rows"] = _rows(given["rows"])
-    return (planned_table("table", **given),)
+    if "rows" in chosen:
+        chosen["rows"] = _rows(chosen["rows"])
+    return (planned_table("table", **chosen),)
 
 
 def _rows(value: float) -> int:
@@ -90,9 +92,9 @@ def _size(text: str | None) -> int | None:
         raise PlanError(f"--dram-per-machine: {error}") from None
 
 
-def _cpu_work(given: float | None, workload: Workload) -> CpuWork:
-    if given is None:
+def _cpu_work(chosen_ns: float | None, workload: Workload) -> CpuWork:
+    if chosen_ns is None:
         return measure_cpu_work_of_all(workload.tables, workload.shares, training=workload.training)
-    is_time = 0 < given < math.inf
-    require(is_time, "--cpu-ns-per-lookup", given, "must be above 0, and finite")
-    return CpuWork(given, NS_PER_MOVED_ROW, "given")
+    is_time = 0 < chosen_ns < math.inf
+    require(is_time, "--cpu-ns-per-lookup", chosen_ns, "must be above 0, and finite")
+    return CpuWork(chosen_ns, NS_PER_MOVED_ROW, "given")

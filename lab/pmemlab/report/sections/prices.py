@@ -46,8 +46,8 @@ def prices(results: Results) -> Section:
             bounds += " Other engines' published rates are beside such bounds further down."
         blocks.append(bounds)
     for number, plan in enumerate(plans):
-        asked = ", ".join(_argument(*item) for item in plan.workload.items())
-        blocks.append(f"`{plan.file}` plans for {asked}.")
+        workload = ", ".join(_argument(*item) for item in plan.workload.items())
+        blocks.append(f"`{plan.file}` plans for {workload}.")
         priced = [choice for choice in plan.choices if choice.usd_per_month and choice.machines]
         if priced:
             blocks.append(_figure(f"prices-{number}", plan.file, priced))
@@ -111,9 +111,9 @@ def _figure(name: str, file: str, choices: Sequence[PlanChoice]) -> Figure:
 
 def _unpriced(file: str, choices: Sequence[PlanChoice]) -> Fold:
     shown = choices[:_MAX_UNPRICED]
-    which = "" if len(shown) == len(choices) else f", the first {len(shown)}"
+    extent = "" if len(shown) == len(choices) else f", the first {len(shown)}"
     table = Table(
-        f"Without a price: {len(choices)} of the choices in {file}{which}",
+        f"Without a price: {len(choices)} of the choices in {file}{extent}",
         (
             *("number", "storage type", "devices", "lookups/s a machine", "ms a step"),
             *("bytes a tier", "hits a tier", "why"),

@@ -32,11 +32,11 @@ Advance = Callable[[str], None]
 @dataclass
 class Figures:
     """The figures of a measurement. bandwidth: MB/s by (size in bytes, threads or requests in
-    flight). how: the way it was measured. notes: caveats.
+    flight). method: the way it was measured. notes: caveats.
     """
 
     kind: Kind
-    how: str
+    method: str
     bandwidth: dict[Curve, dict[tuple[int, int], float]] = field(default_factory=dict)
     idle_latency_ns: dict[Curve, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -84,7 +84,7 @@ def device_file_text(
             "title": "measured here",
             "measured": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
             "what": f"by pmemlab model measure on {cpu}, {os.cpu_count()} CPUs, "
-            f"{system.sysname} {system.release}; {figures.how}",
+            f"{system.sysname} {system.release}; {figures.method}",
         }
     }
     document["idle_latency"] = [
