@@ -35,10 +35,10 @@ def test_an_error_is_relative_to_the_published_figure(published: float, predicte
 
 
 def test_an_aim_is_reached_up_to_and_including_its_limit() -> None:
-    assert NEAR.is_within_aim is True
-    assert replace(NEAR, predicted=85).is_within_aim is True
-    assert FAR.is_within_aim is False
-    assert KNOWN.is_within_aim is None
+    assert NEAR.reached is True
+    assert replace(NEAR, predicted=85).reached is True
+    assert FAR.reached is False
+    assert KNOWN.reached is None
     assert SECTION.missed_rows == (FAR,)
 
 
@@ -54,7 +54,7 @@ def test_a_row_whose_error_is_undefined_is_refused_by_name(
 
 def test_the_summary_covers_all_figures_of_the_curves_and_not_their_medians() -> None:
     section = bandwidth_section()
-    assert all(row.is_within_aim is None for row in section.rows)
+    assert all(row.reached is None for row in section.rows)
     figures = [
         figure
         for name in device_names()

@@ -30,7 +30,7 @@ def test_every_published_rate_is_below_its_bound_and_none_has_an_aim() -> None:
     rates = [row for row in rows().values() if row.unit == "M ids/s"]
     assert len(rates) == 16
     assert all(row.published < row.predicted for row in rates)
-    assert all(row.is_within_aim is None for row in rows().values())
+    assert all(row.reached is None for row in rows().values())
 
 
 def test_training_is_slower_than_look_ups_and_more_slots_are_slower_still() -> None:

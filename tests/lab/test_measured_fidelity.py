@@ -59,14 +59,14 @@ def test_the_page_shows_the_stored_measurements_and_explains_missed_aims(tmp_pat
     assert measured_sections(kept) == ()
     store_measurement(kept, "paced", Measured("today", "a computer", (NEAR,), ("one: why",)))
     (section,) = measured_sections(kept)
-    assert [
-        (row.name, row.published, row.predicted, row.is_within_aim) for row in section.rows
-    ] == [("near", 100.0, 105.0, True)]
+    assert [(row.name, row.published, row.predicted, row.reached) for row in section.rows] == [
+        ("near", 100.0, 105.0, True)
+    ]
     assert "today, on a computer" in section.intro
     assert section.remarks == ("one: why",)
     store_measurement(kept, "paced", Measured("today", "a computer", (NEAR, FAR), ()))
     (section,) = measured_sections(kept)
-    assert [row.name for row in section.missed_rows] == ["far"]
+    assert [row.name for row in section.missed] == ["far"]
     assert len(section.remarks) == 1
 
 

@@ -42,7 +42,7 @@ def test_every_result_that_the_lab_s_commands_write_is_read(tmp_path: Path) -> N
     assert [choice.usd_per_month for choice in plan.choices] == [4100.0, 5000.0, 9200.0, None]
     assert plan.choices[0].devices == ("ddr4-2666-x6", "optane-100-x6")
     rows = [row for section in results.fidelity for row in section.rows]
-    assert [row.is_within_aim for row in rows] == [True, None, False]
+    assert [row.reached for row in rows] == [True, None, False]
     assert [arm.kind for arm in results.checkpoints] == [
         *("measured", "modelled", "functional-only")
     ]
@@ -288,4 +288,4 @@ def test_a_prediction_needs_only_a_title_a_name_and_two_figures(tmp_path: Path) 
     (tmp_path / "fidelity.json").write_text(json.dumps(document))
     (section,) = read_folder(tmp_path).fidelity
     assert (section.intro, section.remarks) == ("", ())
-    assert (section.rows[0].unit, section.rows[0].is_within_aim) == ("", None)
+    assert (section.rows[0].unit, section.rows[0].reached) == ("", None)

@@ -53,9 +53,7 @@ def _section(kind: Kind, measured: Measured) -> Section:
         for each in measured.comparisons
     )
     beyond = [
-        each
-        for each, row in zip(measured.comparisons, rows, strict=True)
-        if row.is_within_aim is False
+        each for each, row in zip(measured.comparisons, rows, strict=True) if row.reached is False
     ]
     why = (_explain_by_curves, _explain_by_spread)[kind == "this-computer"]
     return Section(

@@ -24,8 +24,8 @@ predicts, and the error of the prediction. A row without an aim is for informati
 
 def summary(sections: Sequence[Section]) -> str:
     aimed = [row for section in sections for row in section.rows if row.aim_percent is not None]
-    missed_rows = [row for section in sections for row in section.missed_rows]
-    within = f"{len(aimed) - len(missed_rows)} of {len(aimed)} figures are within their aim."
+    missed = [row for section in sections for row in section.missed]
+    within = f"{len(aimed) - len(missed)} of {len(aimed)} figures are within their aim."
     return " ".join([within, *(section.headline for section in sections if section.headline)])
 
 
@@ -52,7 +52,7 @@ def print_sections(console: Console, sections: Sequence[Section]) -> None:
         for title in _TITLES:
             table.add_column(title, justify="right" if title in _RIGHT else "left")
         for row in section.rows:
-            style = "bold red" if row.is_within_aim is False else None
+            style = "bold red" if row.reached is False else None
             table.add_row(*(escape(cell) for cell in row.cells), style=style)
         console.print(table)
         for remark in section.remarks:

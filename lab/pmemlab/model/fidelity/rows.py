@@ -39,7 +39,7 @@ class Row(Document, open=True):
         return (self.predicted / self.published - 1) * 100
 
     @property
-    def is_within_aim(self) -> bool | None:
+    def reached(self) -> bool | None:
         """Whether the error is within the aim; None without an aim."""
         if self.aim_percent is None:
             return None
@@ -56,7 +56,7 @@ class Row(Document, open=True):
             self.unit,
             f"{self.error_percent:+.1f} %",
             "" if self.aim_percent is None else f"±{self.aim_percent:g} %",
-            {True: "yes", False: "no", None: ""}[self.is_within_aim],
+            {True: "yes", False: "no", None: ""}[self.reached],
             self.note,
         )
 
@@ -75,8 +75,8 @@ class Section(Document, extra=("intro",), context=("intro",), open=True):
     headline: MaybeEmpty = ""
 
     @property
-    def missed_rows(self) -> tuple[Row, ...]:
-        return tuple(row for row in self.rows if row.is_within_aim is False)
+    def missed(self) -> tuple[Row, ...]:
+        return tuple(row for row in self.rows if row.reached is False)
 
 
 def _figure(value: float) -> str:

@@ -29,7 +29,7 @@ def fidelity(results: Results) -> Section:
     blocks: list[Block] = [
         f"Predictions beside what was published or measured: {_aims_text(rows)}."
     ]
-    beyond = [row for row in rows if row.is_within_aim is False]
+    beyond = [row for row in rows if row.reached is False]
     if beyond:
         blocks.append(_table("Beyond their aim", beyond))
     blocks += map(_fold, results.fidelity)
@@ -37,10 +37,10 @@ def fidelity(results: Results) -> Section:
 
 
 def _aims_text(rows: Sequence[Row]) -> str:
-    aimed = [row for row in rows if row.is_within_aim is not None]
+    aimed = [row for row in rows if row.reached is not None]
     if not aimed:
         return f"{len(rows)} without an aim"
-    return f"{sum(row.is_within_aim is True for row in aimed)} of {len(aimed)} within their aim"
+    return f"{sum(row.reached is True for row in aimed)} of {len(aimed)} within their aim"
 
 
 def _fold(section: FidelitySection) -> Fold:
