@@ -74,12 +74,12 @@ def test_a_truncated_file_is_an_error_that_names_it(name: str, tmp_path: Path) -
     saved(chosen, varied())
     chosen.close()
     file = max(chosen.parts(), key=lambda part: part.length).path
-    whole = file.read_bytes()
+    content_bytes = file.read_bytes()
     for part in (0.0, 0.01, 0.5, 0.9):
-        file.write_bytes(whole[: int(len(whole) * part)])
+        file.write_bytes(content_bytes[: int(len(content_bytes) * part)])
         with pytest.raises(DamagedCheckpointError, match=str(file)):
             chosen.load(PhaseClock())
-    file.write_bytes(whole[:-1])
+    file.write_bytes(content_bytes[:-1])
     with pytest.raises(DamagedCheckpointError, match=str(file)):
         chosen.load(PhaseClock())
 
@@ -96,15 +96,15 @@ def test_flipped_bits_are_noticed_if_the_format_promises_it(name: str, tmp_path:
     unseen, errors = 0, []
     for _ in range(150):
         file = moments.choice(files)
-        whole = file.read_bytes()
-        flip_bit(file, moments.randrange(len(whole)), moments.randrange(8))
+        content_bytes = file.read_bytes()
+        flip_bit(file, moments.randrange(len(content_bytes)), moments.randrange(8))
         try:
             check_same_bits(chosen.load(PhaseClock()), content)
         except DamagedCheckpointError as error:
             errors.append(str(error))
         except DifferentBytesError:
             unseen += 1
-        file.write_bytes(whole)
+        file.write_bytes(content_bytes)
     assert (unseen == 0) == chosen.notices_flipped_bits
     assert all(str(tmp_path) in error for error in errors)
     if chosen.notices_flipped_bits:

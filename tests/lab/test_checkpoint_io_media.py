@@ -139,19 +139,19 @@ def test_without_fio_the_benchmark_s_own_loop_measures_and_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "")
-    found = measure_yardstick(parse_medium(f"disk={tmp_path}"), size=1, repeats=1)
-    assert found.by.startswith("own loop, ")
-    assert found.bytes == 8 << 20
-    assert found.write_bytes_per_s > 0
-    assert found.read_bytes_per_s > 0
+    rates = measure_yardstick(parse_medium(f"disk={tmp_path}"), size=1, repeats=1)
+    assert rates.by.startswith("own loop, ")
+    assert rates.bytes == 8 << 20
+    assert rates.write_bytes_per_s > 0
+    assert rates.read_bytes_per_s > 0
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_yardstick_of_a_mapped_medium_copies_into_a_mapping(tmp_path: Path) -> None:
     need_libpmem()
-    found = measure_yardstick(parse_medium(f"pmem={tmp_path}:mapped"), size=1, repeats=1)
-    assert "mapping" in found.by
-    assert found.write_bytes_per_s > 0
+    rates = measure_yardstick(parse_medium(f"pmem={tmp_path}:mapped"), size=1, repeats=1)
+    assert "mapping" in rates.by
+    assert rates.write_bytes_per_s > 0
 
 
 def fake_fio(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,10 +178,10 @@ def test_fio_measures_if_it_is_installed(tmp_path: Path, monkeypatch: pytest.Mon
     fake_fio(tmp_path / "bin", script, monkeypatch)
     folder = tmp_path / "medium"
     folder.mkdir()
-    found = measure_yardstick(parse_medium(f"disk={folder}"), size=9 << 20, repeats=1)
-    assert found.by.startswith("fio, ")
-    assert found.write_bytes_per_s == 4 << 20
-    assert found.read_bytes_per_s == 8 << 20
+    rates = measure_yardstick(parse_medium(f"disk={folder}"), size=9 << 20, repeats=1)
+    assert rates.by.startswith("fio, ")
+    assert rates.write_bytes_per_s == 4 << 20
+    assert rates.read_bytes_per_s == 8 << 20
     write, read = (tmp_path / "asked").read_text().splitlines()
     assert "--rw=write" in write
     assert "--end_fsync=1" in write
@@ -209,5 +209,5 @@ def test_the_yardstick_says_if_a_file_system_has_no_direct_io(
 ) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(yardstick, "_allows_direct_io", lambda _file: False)
-    found = measure_yardstick(parse_medium(f"disk={tmp_path}"), size=1, repeats=1)
-    assert "through the page cache" in found.by
+    rates = measure_yardstick(parse_medium(f"disk={tmp_path}"), size=1, repeats=1)
+    assert "through the page cache" in rates.by

@@ -42,30 +42,32 @@ SMALL = Training(rows=4000, batch=256, steps=3, repetitions=1)
 def test_a_measurement_is_stored_with_date_and_computer_beside_the_others(
     tmp_path: Path,
 ) -> None:
-    kept = tmp_path / "measured.json"
+    measured_file = tmp_path / "measured.json"
     paced = measured_now([NEAR], ["one: why"])
-    store_measurement(kept, "paced", paced)
-    store_measurement(kept, "this-computer", measured_now([FAR], []))
-    assert read_measured(kept)["paced"] == paced
-    assert read_measured(kept)["this-computer"].comparisons == (FAR,)
-    store_measurement(kept, "this-computer", measured_now([NEAR], []))
-    assert read_measured(kept)["this-computer"].comparisons == (NEAR,)
+    store_measurement(measured_file, "paced", paced)
+    store_measurement(measured_file, "this-computer", measured_now([FAR], []))
+    assert read_measured(measured_file)["paced"] == paced
+    assert read_measured(measured_file)["this-computer"].comparisons == (FAR,)
+    store_measurement(measured_file, "this-computer", measured_now([NEAR], []))
+    assert read_measured(measured_file)["this-computer"].comparisons == (NEAR,)
     assert "UTC" in paced.when
     assert "CPUs" in paced.computer
 
 
 def test_the_page_shows_the_stored_measurements_and_explains_missed_aims(tmp_path: Path) -> None:
-    kept = tmp_path / "measured.json"
-    assert measured_sections(kept) == ()
-    store_measurement(kept, "paced", Measured("today", "a computer", (NEAR,), ("one: why",)))
-    (section,) = measured_sections(kept)
+    measured_file = tmp_path / "measured.json"
+    assert measured_sections(measured_file) == ()
+    store_measurement(
+        measured_file, "paced", Measured("today", "a computer", (NEAR,), ("one: why",))
+    )
+    (section,) = measured_sections(measured_file)
     assert [(row.name, row.published, row.predicted, row.reached) for row in section.rows] == [
         ("near", 100.0, 105.0, True)
     ]
     assert "today, on a computer" in section.intro
     assert section.remarks == ("one: why",)
-    store_measurement(kept, "paced", Measured("today", "a computer", (NEAR, FAR), ()))
-    (section,) = measured_sections(kept)
+    store_measurement(measured_file, "paced", Measured("today", "a computer", (NEAR, FAR), ()))
+    (section,) = measured_sections(measured_file)
     assert [row.name for row in section.missed] == ["far"]
     assert len(section.remarks) == 1
 
@@ -73,15 +75,15 @@ def test_the_page_shows_the_stored_measurements_and_explains_missed_aims(tmp_pat
 def test_a_full_disk_keeps_the_stored_measurements_and_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept, page = tmp_path / "measured.json", tmp_path / "FIDELITY.md"
-    store_measurement(kept, "paced", Measured("today", "here", (NEAR,), ()))
+    measured_file, page = tmp_path / "measured.json", tmp_path / "FIDELITY.md"
+    store_measurement(measured_file, "paced", Measured("today", "here", (NEAR,), ()))
     page.write_text("before")
     monkeypatch.setattr(command, "make_sections", lambda measured, **_: measured_sections(measured))
     fill_disk(monkeypatch)
     with pytest.raises(LabError, match=r"measured.json: can't be written: No space left"):
-        store_measurement(kept, "paced", Measured("later", "here", (FAR,), ()))
-    assert read_measured(kept)["paced"].when == "today"
-    assert main(["model", "fidelity", "--measured", str(kept), "--write", str(page)]) == 2
+        store_measurement(measured_file, "paced", Measured("later", "here", (FAR,), ()))
+    assert read_measured(measured_file)["paced"].when == "today"
+    assert main(["model", "fidelity", "--measured", str(measured_file), "--write", str(page)]) == 2
     assert page.read_text() == "before"
 
 
@@ -96,20 +98,20 @@ def test_a_full_disk_keeps_the_stored_measurements_and_the_page(
     ],
 )
 def test_a_damaged_file_is_refused_by_its_name(tmp_path: Path, text: str, message: str) -> None:
-    kept = tmp_path / "measured.json"
-    kept.write_text(text)
+    measured_file = tmp_path / "measured.json"
+    measured_file.write_text(text)
     with pytest.raises(LabError, match=rf"measured.json.*{message}"):
-        read_measured(kept)
+        read_measured(measured_file)
 
 
 def test_a_figure_that_is_not_a_number_is_refused_by_its_field(tmp_path: Path) -> None:
-    kept = tmp_path / "measured.json"
-    store_measurement(kept, "paced", Measured("today", "here", (NEAR,), ()))
-    document = json.loads(kept.read_text())
+    measured_file = tmp_path / "measured.json"
+    store_measurement(measured_file, "paced", Measured("today", "here", (NEAR,), ()))
+    document = json.loads(measured_file.read_text())
     document["paced"]["comparisons"][0]["truth"] = "fast"
-    kept.write_text(json.dumps(document))
+    measured_file.write_text(json.dumps(document))
     with pytest.raises(LabError, match=r"paced.comparisons\[0\].truth: must be a number of at"):
-        read_measured(kept)
+        read_measured(measured_file)
 
 
 def test_the_device_lacks_the_figure_that_it_is_compared_with() -> None:
@@ -214,15 +216,15 @@ def test_a_folder_in_memory_is_refused_as_a_disk() -> None:
 def test_the_command_stores_its_measurements_and_shows_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept, page = tmp_path / "measured.json", tmp_path / "page.md"
+    measured_file, page = tmp_path / "measured.json", tmp_path / "page.md"
     monkeypatch.setattr(command, "_run_paced", lambda: ([NEAR], []))
     monkeypatch.setattr(
         this_computer, "compare_this_computer", lambda folder, *_: ([FAR], [str(folder)])
     )
     monkeypatch.setattr(command, "make_sections", lambda measured, **_: measured_sections(measured))
     arguments = ["model", "fidelity", "--paced", "--this-computer", str(tmp_path)]
-    assert main([*arguments, "--measured", str(kept), "--write", str(page)]) == 0
-    assert set(read_measured(kept)) == {"paced", "this-computer"}
+    assert main([*arguments, "--measured", str(measured_file), "--write", str(page)]) == 0
+    assert set(read_measured(measured_file)) == {"paced", "this-computer"}
     assert "| near | 100 | 105 |" in page.read_text()
     assert "| far | 100 | 150 |" in page.read_text()
     for missing in (tmp_path / "none" / "x.json", tmp_path / "x.json"):

@@ -47,9 +47,9 @@ def test_workers_share_the_batches_of_one_in_turn(
     order = Order(1, 0, batch_size, shuffled)
     (alone,) = parts(rows, order, 1)
     together = parts(rows, order, workers)
-    whole = rows // (batch_size * workers)
+    whole_batches = rows // (batch_size * workers)
     for number, own in enumerate(together):
-        assert own[:whole] == alone[number : whole * workers : workers]
+        assert own[:whole_batches] == alone[number : whole_batches * workers : workers]
 
 
 @given(rows=st.integers(0, 300), batch_size=sizes, shuffled=sizes, workers=st.integers(1, 4))

@@ -59,15 +59,19 @@ def test_a_resumed_run_ends_like_an_uninterrupted_one(tmp_path: Path, optimizer:
         with np.load(path) as file:
             return dict(file)
 
-    whole = run("whole", epochs=2)
+    uninterrupted = run("whole", epochs=2)
     half = run("half", epochs=1)
-    rest = run("half", epochs=2, load=tmp_path / "half")
+    resumed = run("half", epochs=2, load=tmp_path / "half")
     assert half["epochs"] == 1
-    assert rest.keys() == whole.keys()
+    assert resumed.keys() == uninterrupted.keys()
     # A single different row would show in these arrays after the last batches.
-    for name, array in whole.items():
-        np.testing.assert_array_equal(rest[name], array, err_msg=name)
-    assert any((half[name] != whole[name]).any() for name in whole if name.startswith("weight"))
+    for name, array in uninterrupted.items():
+        np.testing.assert_array_equal(resumed[name], array, err_msg=name)
+    assert any(
+        (half[name] != uninterrupted[name]).any()
+        for name in uninterrupted
+        if name.startswith("weight")
+    )
 
 
 def test_a_checkpoint_that_is_cut_short_leaves_the_previous_one(
@@ -79,16 +83,16 @@ def test_a_checkpoint_that_is_cut_short_leaves_the_previous_one(
     def cut(*_arguments: object) -> None:
         raise Cut
 
-    kept = tmp_path / "kept"
-    short_run(SMALL, generated(300), checkpoint=kept)
+    previous = tmp_path / "kept"
+    short_run(SMALL, generated(300), checkpoint=previous)
     with monkeypatch.context() as patched:
         patched.setattr(es, "save", cut)
         with pytest.raises(Cut):
-            short_run(SMALL, generated(300), epochs=2, load=kept, checkpoint=kept)
-    assert len(list(kept.glob("dense-*.npz"))) == 2
-    rest = short_run(SMALL, generated(300), epochs=2, load=kept, checkpoint=kept)
-    assert rest.rows == 300
-    assert len(list(kept.glob("dense-*.npz"))) == 1
+            short_run(SMALL, generated(300), epochs=2, load=previous, checkpoint=previous)
+    assert len(list(previous.glob("dense-*.npz"))) == 2
+    resumed = short_run(SMALL, generated(300), epochs=2, load=previous, checkpoint=previous)
+    assert resumed.rows == 300
+    assert len(list(previous.glob("dense-*.npz"))) == 1
 
 
 def test_an_unusable_checkpoint_is_named(tmp_path: Path) -> None:
@@ -100,10 +104,10 @@ def test_an_unusable_checkpoint_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="has had 1 epochs, and --epochs asks for 1 in all"):
         short_run(load=tmp_path / "kept")
     (dense,) = (tmp_path / "kept").glob("dense-*.npz")
-    whole = dense.read_bytes()
-    middle = len(whole) // 2
-    flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
-    for damaged in (whole[:100], flipped):
+    content = dense.read_bytes()
+    middle = len(content) // 2
+    flipped = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+    for damaged in (content[:100], flipped):
         dense.write_bytes(damaged)
         with pytest.raises(DataError, match=rf"{dense.name}: can't be read back"):
             short_run(epochs=2, load=tmp_path / "kept")

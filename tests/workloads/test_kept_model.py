@@ -171,12 +171,12 @@ def test_a_run_with_rows_on_an_ssd_resumes_from_its_checkpoints(
         command(kept_in, "--reference", "DRAM", ssd=tmp_path), capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    whole = Part.from_output(done.stdout, done.stderr)
-    assert whole.resumed is not None
-    assert whole.document is not None
-    below = [table["tiers"][2]["rows"] for table in whole.document["run"]["tables"]]
-    assert sum(below) > 1000
-    assert complaint_of(cut, whole, scenario=ABOVE_SSD) is None
+    last_part = Part.from_output(done.stdout, done.stderr)
+    assert last_part.resumed is not None
+    assert last_part.document is not None
+    ssd_rows = [table["tiers"][2]["rows"] for table in last_part.document["run"]["tables"]]
+    assert sum(ssd_rows) > 1000
+    assert complaint_of(cut, last_part, scenario=ABOVE_SSD) is None
 
 
 def command(kept_in: Path, *more: str, ssd: Path | None = None) -> list[str]:

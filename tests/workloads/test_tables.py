@@ -65,14 +65,14 @@ def test_keys_are_admitted_as_a_plain_count_says(
 
 
 def test_a_run_resumes_from_a_save(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    whole = run(capsys)["run"]
+    uninterrupted = run(capsys)["run"]
     saved = str(tmp_path / "saved")
     half = run(capsys, "--save", saved, "--stop-after", "9")["run"]
     assert half["steps"] == 9
-    rest = run(capsys, *on_disk(tmp_path), "--restore", saved)["run"]
-    assert rest["first_step"] == 9
-    assert half["losses"] + rest["losses"] == whole["losses"]
-    assert rest["state_sha256"] == whole["state_sha256"]
+    resumed = run(capsys, *on_disk(tmp_path), "--restore", saved)["run"]
+    assert resumed["first_step"] == 9
+    assert half["losses"] + resumed["losses"] == uninterrupted["losses"]
+    assert resumed["state_sha256"] == uninterrupted["state_sha256"]
 
 
 def test_a_save_that_has_all_steps_already_is_refused(
@@ -118,25 +118,25 @@ def device_of(path: Path) -> str:
 def test_a_run_resumes_from_an_earlier_runs_saves(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    whole = run(capsys)["run"]
+    uninterrupted = run(capsys)["run"]
     keeping = ["--kept-in", str(tmp_path / "kept"), "--keep-every", "5"]
     assert tables.main([*SMALL, "--stop-after", "13", *keeping]) == 0
     assert [step for step in map(parse_saved_step, stderr_lines(capsys)) if step] == [5, 10]
     assert tables.main([*SMALL, "--json", *keeping]) == 0
     captured = capsys.readouterr()
     assert [line.step for line in map(parse_resumed, captured.err.splitlines()) if line] == [10]
-    rest = json.loads(captured.out)["run"]
-    assert rest["first_step"] == 10
-    assert rest["losses"] == whole["losses"][10:]
-    assert rest["state_sha256"] == whole["state_sha256"]
+    resumed = json.loads(captured.out)["run"]
+    assert resumed["first_step"] == 10
+    assert resumed["losses"] == uninterrupted["losses"][10:]
+    assert resumed["state_sha256"] == uninterrupted["state_sha256"]
 
 
 def test_a_run_reports_the_number_of_saves_in_its_timed_steps(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    whole = run(capsys)["run"]
-    assert whole["saves"] == 0
-    timed = whole["steps"] - 1  # the first step is the warm-up
+    without_saves = run(capsys)["run"]
+    assert without_saves["saves"] == 0
+    timed = without_saves["steps"] - 1  # the first step is the warm-up
     keeping = ["--kept-in", str(tmp_path / "kept"), "--keep-every", "1", "--json"]
     assert tables.main([*SMALL, *keeping]) == 0
     captured = capsys.readouterr()
@@ -155,8 +155,8 @@ def test_a_damaged_save_is_refused(capsys: pytest.CaptureFixture[str], tmp_path:
 
 
 def test_two_saves_to_resume_from_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    both = ["--kept-in", "a", "--restore", "b"]
-    assert "--kept-in" in refusal_of(tables.main, capsys, *SMALL, *both)
+    both_options = ["--kept-in", "a", "--restore", "b"]
+    assert "--kept-in" in refusal_of(tables.main, capsys, *SMALL, *both_options)
 
 
 def stderr_lines(capsys: pytest.CaptureFixture[str]) -> list[str]:

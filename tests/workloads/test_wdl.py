@@ -211,9 +211,9 @@ def test_this_computers_memory_time_is_not_counted_twice(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     slow = ("--steps", "6", "--predict", "optane-100-x1")
-    here = tmp_path / "here.yaml"
-    shutil.copy(Path(pmemlab.model.devices.__file__).with_name("optane-100-x1.yaml"), here)
-    done = run(capsys, *slow, "--here", str(here))["run"]
+    here_file = tmp_path / "here.yaml"
+    shutil.copy(Path(pmemlab.model.devices.__file__).with_name("optane-100-x1.yaml"), here_file)
+    done = run(capsys, *slow, "--here", str(here_file))["run"]
     (as_here,) = done["predictions"]
     # The devices are equal, so the same time is subtracted and added.
     assert as_here["samples_per_s"] <= done["samples_per_s"] * 1.0001
@@ -224,8 +224,8 @@ def test_this_computers_memory_time_is_not_counted_twice(
 def test_filled_tables_have_a_row_of_every_key(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    few = ("--keys-per-column", "2000", "--steps", "2")
-    done = run(capsys, *ON_DISK, "--storage-path", str(tmp_path), *few)["run"]
+    short_run_options = ("--keys-per-column", "2000", "--steps", "2")
+    done = run(capsys, *ON_DISK, "--storage-path", str(tmp_path), *short_run_options)["run"]
     rows = [sum(tier["rows"] for tier in table["tiers"]) for table in done["tables"]]
     assert rows == [2000] * wdl.TABLES
     assert "--fill" in complaint(capsys, "--fill", "--data", "rows.csv")

@@ -143,8 +143,8 @@ def test_every_row_of_an_honest_engine_is_found(kind: str, tmp_path: Path) -> No
     for tier in table.tiers:
         assert tier.sought >= 8, tier
         # Up to a buffer of a disk's rows may not be written yet.
-        least = 0.75 * tier.sought if tier.name in ("SSDHASH", "LEVELDB") else tier.sought
-        assert tier.found >= least, tier
+        min_rows = 0.75 * tier.sought if tier.name in ("SSDHASH", "LEVELDB") else tier.sought
+        assert tier.found >= min_rows, tier
     anywhere = [
         RowPlacement(file_under=str(tmp_path)) if tier.file else RowPlacement(nodes=(0,))
         for tier in table.tiers
