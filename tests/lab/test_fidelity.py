@@ -39,7 +39,7 @@ def test_an_aim_is_reached_up_to_and_including_its_limit() -> None:
     assert replace(NEAR, predicted=85).reached is True
     assert FAR.reached is False
     assert KNOWN.reached is None
-    assert SECTION.missed_rows == (FAR,)
+    assert SECTION.missed == (FAR,)
 
 
 @pytest.mark.parametrize(
