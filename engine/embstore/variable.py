@@ -36,17 +36,17 @@ from embstore.optimizers import Optimizer
 from embstore.options import EmbeddingVariableOption
 from embstore.table import checks
 from embstore.table.closing_at_exit import close_at_exit
-from embstore.table.elsewhere import (
-    AskedRows,
-    ShardElsewhere,
-    UniqueKeys,
-    Update,
-    ask_together,
-    push_together,
-    together,
-)
 from embstore.table.guarded_lock import GuardedLock
 from embstore.table.internals import VariableInternals, cut
+from embstore.table.remote_shards import (
+    RemoteLookup,
+    RemoteShardProtocol,
+    UniqueKeys,
+    Update,
+    push_together,
+    send_lookups,
+    slices_of_one_array,
+)
 from embstore.table.several_shards import apply_to_all
 from embstore.table.shard import LocalShard, Shard, ShardRows
 
@@ -95,14 +95,14 @@ class EmbeddingVariable:
         self._option = ev_option
         self.internals = VariableInternals(name, optimizer, shards)  # for embstore alone
         self._shards = self.internals.shards
-        # Replaces batch_lock as the push lock of a single shard elsewhere; saves don't take it.
+        # Replaces batch_lock as the push lock of a single remote shard; saves don't take it.
         self._single_shard_lock = GuardedLock(name)
         self._table = self.internals.table
         # All shards, if they lie in other processes; else empty.
-        self._elsewhere = cast(
-            "list[ShardElsewhere]", list(shards) if self.internals.is_elsewhere else []
+        self._remote_shards = cast(
+            "list[RemoteShardProtocol]", list(shards) if self.internals.is_remote else []
         )
-        # The ids of the last look-up for training at shards elsewhere, which the next update takes:
+        # The ids of the last look-up for training at remote shards, which the next update takes:
         # mostly its ids are the same, so it needs no UniqueKeys of its own.
         self._last_training_lookup: tuple[NDArray[np.int64], UniqueKeys | None] = _NO_IDS, None
         self._has_closed_shards = False
@@ -210,26 +210,28 @@ class EmbeddingVariable:
             keys, rows = keys.reshape(-1), out.reshape(-1, self._dim)
         if self._table is not None:
             self._table.lookup(keys, rows, train, None, count)
-        elif self._elsewhere:
-            self._ask_for(keys, train, count).write_to(rows)
+        elif self._remote_shards:
+            self._remote_lookup(keys, train, count).write_to(rows)
         else:
             for shard, where in self._routed(keys):
                 here = cast("LocalShard", shard)
                 rows[where] = here.lookup(keys[where], train, count=count)
         return out
 
-    def _ask_for(self, keys: NDArray[np.int64], train: bool, count: bool = True) -> AskedRows:
-        """Returns a look-up at shards elsewhere: the prefetched one, or a new one that is not sent
+    def _remote_lookup(
+        self, keys: NDArray[np.int64], train: bool, count: bool = True
+    ) -> RemoteLookup:
+        """Returns a look-up at remote shards: the prefetched one, or a new one that is not sent
         yet.
         """
         self.internals.refuse_if_forked()
         prefetched = self.internals.prefetched.take(keys) if train else None
         unique = None if prefetched is None else prefetched.unique
         if unique is None and (train or not count):
-            unique = UniqueKeys(keys, len(self._elsewhere))
+            unique = UniqueKeys(keys, len(self._remote_shards))
         if train:
             self._last_training_lookup = keys.copy(), unique
-        return prefetched or AskedRows(self._elsewhere, self._dim, keys, unique)
+        return prefetched or RemoteLookup(self._remote_shards, self._dim, keys, unique)
 
     @property
     def gpu(self) -> str | None:
@@ -265,20 +267,20 @@ class EmbeddingVariable:
           and nothing is counted.
         - All other variables have their rows in this process already: the call does nothing.
         """
-        if self.internals.is_elsewhere:
-            ask_together(self._add_prefetched(batch))
+        if self.internals.is_remote:
+            send_lookups(self._add_prefetched(batch))
         else:
             self._prefetch_to_hbm(batch)
 
-    def _add_prefetched(self, batch: Sequence[checks.Ids | OnDevice]) -> list[AskedRows]:
-        """Returns the look-ups of a prefetched batch at shards elsewhere; the caller sends them."""
+    def _add_prefetched(self, batch: Sequence[checks.Ids | OnDevice]) -> list[RemoteLookup]:
+        """Returns the look-ups of a prefetched batch at remote shards; the caller sends them."""
         arrays = [ids_on_host(ids).reshape(-1) for ids in batch]
         self.internals.refuse_if_forked()
-        added: list[AskedRows] = []
+        added: list[RemoteLookup] = []
 
-        def begin(ids: NDArray[np.int64], ahead: int) -> AskedRows:
-            unique = UniqueKeys(ids, len(self._elsewhere))
-            added.append(AskedRows(self._elsewhere, self._dim, ids, unique, ahead=ahead))
+        def begin(ids: NDArray[np.int64], ahead: int) -> RemoteLookup:
+            unique = UniqueKeys(ids, len(self._remote_shards))
+            added.append(RemoteLookup(self._remote_shards, self._dim, ids, unique, ahead=ahead))
             return added[-1]
 
         self.internals.prefetched.add(arrays, begin)
@@ -354,8 +356,8 @@ class EmbeddingVariable:
                 raise checks.not_finite(keys, values, first)
             return
         keys, values = self._batch_on_host(ids, grads)
-        if self._elsewhere:
-            for _, why in push_elsewhere([(self, keys, values)], global_step):
+        if self._remote_shards:
+            for _, why in push_to_remote_shards([(self, keys, values)], global_step):
                 raise why
             return
         # Every shard gets a batch, even if it is empty, because each shard counts the applies.
@@ -389,36 +391,38 @@ class EmbeddingVariable:
         return keys.reshape(-1), values.reshape(-1, self._dim)
 
     def _push_scope(self) -> contextlib.AbstractContextManager[None]:
-        """Returns the scope in which a batch is pushed to shards elsewhere."""
+        """Returns the scope in which a batch is pushed to remote shards."""
         self.internals.refuse_if_forked()
         return self.internals.prefetched.push()
 
     @property
     def _push_lock(self) -> GuardedLock:
-        """The lock that is held from when a push to shards elsewhere gets its number to its end."""
+        """The lock that is held from when a push to remote shards gets its number to its end."""
         return self.internals.batch_lock if len(self._shards) > 1 else self._single_shard_lock
 
     def _unique_keys(self, keys: NDArray[np.int64]) -> UniqueKeys:
-        """Returns the unique keys of a batch that is pushed to shards elsewhere."""
+        """Returns the unique keys of a batch that is pushed to remote shards."""
         (looked_up, unique), self._last_training_lookup = (
             self._last_training_lookup,
             (_NO_IDS, None),
         )
         if unique is None or not np.array_equal(looked_up, keys):
-            unique = UniqueKeys(keys, len(self._elsewhere))
+            unique = UniqueKeys(keys, len(self._remote_shards))
         return unique
 
     def _push_error(self, unique: UniqueKeys) -> EmbStoreError | None:
-        """Returns the error that a push to shards elsewhere meets before it is sent, or None."""
+        """Returns the error that a push to remote shards meets before it is sent, or None."""
         try:
-            for shard, (begin, end) in zip(self._elsewhere, pairwise(unique.begins), strict=True):
+            for shard, (begin, end) in zip(
+                self._remote_shards, pairwise(unique.begins), strict=True
+            ):
                 shard.check_takes(end - begin)
         except EmbStoreError as error:
             return error
         return None
 
     def _updates(self, unique: UniqueKeys, sums: NDArray[np.float32]) -> list[Update]:
-        """Returns the parts of a push to shards elsewhere: each key goes to its shard once, with
+        """Returns the parts of a push to remote shards: each key goes to its shard once, with
         the sum of its gradients. Every shard gets a part, even if it is empty, because each shard
         counts the applies.
         """
@@ -430,7 +434,9 @@ class EmbeddingVariable:
                 sums[begin:end],
                 unique.occurrences[begin:end],
             )
-            for shard, (begin, end) in zip(self._elsewhere, pairwise(unique.begins), strict=True)
+            for shard, (begin, end) in zip(
+                self._remote_shards, pairwise(unique.begins), strict=True
+            )
         ]
 
     def lookup_tier(self, ids: checks.Ids) -> NDArray[np.int32]:
@@ -713,9 +719,7 @@ class EmbeddingVariable:
                 finish()
         except Exception as error:  # the files are released after any error
             refused = error
-        if (
-            refused is None and not self._has_closed_shards
-        ):  # closed shards elsewhere can't be asked
+        if refused is None and not self._has_closed_shards:  # closed remote shards can't be asked
             refused = self._keep_rows()
         may_be_tried_again = (
             refused is not None
@@ -799,11 +803,11 @@ class EmbeddingVariable:
         return result.reshape(keys.shape)
 
 
-def push_elsewhere(
+def push_to_remote_shards(
     batches: Sequence[tuple[EmbeddingVariable, NDArray[np.int64], NDArray[np.float32]]],
     global_step: int | None,
 ) -> list[tuple[EmbeddingVariable, EmbStoreError]]:
-    """Pushes a batch of ids and gradients to the shards elsewhere of each variable: all batches are
+    """Pushes a batch of ids and gradients to the remote shards of each variable: all batches are
     applied, or none. Returns the variables that refused their batch, with the errors.
     """
     uniques = [variable._unique_keys(keys) for variable, keys, _ in batches]
@@ -820,7 +824,7 @@ def push_elsewhere(
         for variable, _, _ in sorted(batches, key=lambda batch: id(batch[0])):
             pushing.enter_context(variable._push_scope())
             pushing.enter_context(variable._push_lock)
-        rooms = together(
+        rooms = slices_of_one_array(
             [
                 unique.keys.size * variable.dim
                 for (variable, _, _), unique in zip(batches, uniques, strict=True)

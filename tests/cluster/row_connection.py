@@ -133,7 +133,7 @@ class ServedVariables:
 
         name = "var" if table == 0 else f"var{table}"
         wanted = Wanted(name, DIM, self._option, **_RULES)
-        return make_variable(wanted, self._count, make_shard, elsewhere=True)
+        return make_variable(wanted, self._count, make_shard, is_remote=True)
 
     def close(self) -> None:
         for server in self.servers:

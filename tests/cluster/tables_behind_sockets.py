@@ -59,7 +59,7 @@ class TablesBehindSockets:
             self._open.callback(local.close)
             return RemoteShard(self._links[number], table, spec, leave=lambda: None).as_shard()
 
-        variable = make_variable(wanted, shards, make_shard, elsewhere=True)
+        variable = make_variable(wanted, shards, make_shard, is_remote=True)
         self._open.callback(variable.close)
         return variable
 

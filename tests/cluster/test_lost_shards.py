@@ -17,7 +17,7 @@ from sharded import assert_same, remote_shards, train, twins
 import embstore as es
 from embstore.cluster.rows.remote_shard import RemoteShard
 from embstore.errors import EmbStoreError, ShardLostError
-from embstore.table.elsewhere import Update, push_together
+from embstore.table.remote_shards import Update, push_together
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("ray")]
 

@@ -20,8 +20,8 @@ import embstore as es
 from embstore.cluster.rows.pushes import PushRules
 from embstore.cluster.rows.server_link import ServerLink
 from embstore.errors import ClosedError, EmbStoreError, StoreFullError, WorkerLostError
-from embstore.table import elsewhere
-from embstore.table.elsewhere import LookUp, UniqueKeys, Update
+from embstore.table import remote_shards as remote_shards_module
+from embstore.table.remote_shards import LookUpPart, UniqueKeys, Update
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -221,7 +221,7 @@ def test_a_table_that_is_closed_at_its_server_keeps_no_other_from_being_looked_u
         shards = [remote_shards(table)[0] for table in tables]
         rows = [np.zeros_like(each) for each in wanted]
         counts = [np.ones(each.size, np.uint32) if train else None for each in ids]
-        parts = [LookUp(*part) for part in zip(shards, ids, rows, counts, strict=True)]
+        parts = [LookUpPart(*part) for part in zip(shards, ids, rows, counts, strict=True)]
         refusals = shards[0].server.look_up(parts, train).wait()
         assert [type(refusal) for refusal in refusals] == [
             ClosedError if table == 2 else type(None) for table in range(TABLES)
@@ -420,7 +420,7 @@ def test_ctrl_c_during_the_commit_of_a_step_still_trains_all_tables(
 def test_ctrl_c_before_the_commit_of_a_step_leaves_nothing_prepared(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    prepare = elsewhere._prepare
+    prepare = remote_shards_module._prepare
 
     def interrupted(parts: Sequence[Update]) -> Any:
         prepare(parts)
@@ -430,7 +430,7 @@ def test_ctrl_c_before_the_commit_of_a_step_leaves_nothing_prepared(
         many = there.many_of_worker(0, 2)
         ids, grads = np.arange(20), np.ones((20, DIM), np.float32)
         with monkeypatch.context() as patched:
-            patched.setattr(elsewhere, "_prepare", interrupted)
+            patched.setattr(remote_shards_module, "_prepare", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 es.apply_many(many, [ids] * 2, [grads] * 2)
         saving = threading.Thread(target=lambda: es.save(tmp_path / "saved", many, 1), daemon=True)

@@ -28,7 +28,7 @@ from embstore.errors import (
     StorageError,
     WorkerLostError,
 )
-from embstore.table.elsewhere import UniqueKeys, Update
+from embstore.table.remote_shards import UniqueKeys, Update
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -115,19 +115,19 @@ class Manifest:
             manifest = _manifest(fields, version)
             bytes.fromhex(manifest.save_id)
             names = [file.name for entry in manifest.variables for file in entry.files]
-            elsewhere = [name for name in names if not _is_file_name(name)]
+            not_beside = [name for name in names if not _is_file_name(name)]
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise CheckpointError(f"{path}: is truncated or damaged") from None
-        if elsewhere:
+        if not_beside:
             raise CheckpointError(
-                f"{path}: names the file {elsewhere[0]!r}, which is not beside it; a save has its "
+                f"{path}: names the file {not_beside[0]!r}, which is not beside it; a save has its "
                 "files in one folder, so this is not what embstore wrote: take another copy"
             )
         return manifest
 
 
 def _is_file_name(name: str) -> bool:
-    """Returns whether `name` is the name of a file beside the manifest, not a path elsewhere."""
+    """Returns whether `name` is the name of a file beside the manifest."""
     return name not in ("", "..") and "\0" not in name and Path(name).name == name
 
 

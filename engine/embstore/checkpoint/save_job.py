@@ -49,7 +49,7 @@ class SaveJob:
         if len(shards) == variable.partition_num:
             parts = self._write_beside_updates(variable, shards, paths)
         else:
-            parts = self._write_elsewhere(variable, paths)
+            parts = self._write_at_servers(variable, paths)
         files = list(zip(names, parts, strict=True))
         entry = variable_entry(
             variable,
@@ -89,7 +89,7 @@ class SaveJob:
             with ThreadPoolExecutor(at_once, thread_name_prefix="embstore-save") as threads:
                 return list(threads.map(lambda save: save.write(self.skip_damaged), saves))
 
-    def _write_elsewhere(
+    def _write_at_servers(
         self, variable: EmbeddingVariable, paths: Sequence[str]
     ) -> list[SavedShard]:
         """Has partitions in other processes written one after the other; this process's updates

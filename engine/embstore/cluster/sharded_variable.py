@@ -42,7 +42,7 @@ def make_sharded_variable(wanted: Wanted, shards: int) -> EmbeddingVariable:
             replace(wanted, restores=True),
             count,
             lambda spec: worker.shard(name, count, tiers, spec),
-            elsewhere=True,
+            is_remote=True,
             discards_unlisted=False,
         )
         variable.internals.is_shared = True
@@ -60,7 +60,7 @@ def make_sharded_variable(wanted: Wanted, shards: int) -> EmbeddingVariable:
         return RemoteShard(link, made.table, spec, ended=ended).as_shard()
 
     try:
-        return make_variable(wanted, count, make_shard, elsewhere=True)
+        return make_variable(wanted, count, make_shard, is_remote=True)
     except BaseException:
         placing.end()
         raise

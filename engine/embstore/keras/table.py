@@ -99,7 +99,7 @@ class Table:
         return self._variable is not None
 
     @property
-    def is_elsewhere(self) -> bool:
+    def is_remote(self) -> bool:
         """True if its shards are, or will be, in other processes."""
         return self._shards is not None
 

@@ -73,11 +73,11 @@ def train(
     assigned: Sequence[Assigned], optimizer: Any, dense_grads: Sequence[Any]
 ) -> Sequence[Any]:
     """Trains the tables as soon as their gradients are known. Returns the dense gradients, which in
-    a graph are available once the tables are trained. Tables with shards elsewhere are trained
+    a graph are available once the tables are trained. Tables with remote shards are trained
     together, others in as many threads as TensorFlow has.
     """
-    together = [each for each in assigned if each.table.is_elsewhere]
-    groups = [[each] for each in assigned if not each.table.is_elsewhere]
+    together = [each for each in assigned if each.table.is_remote]
+    groups = [[each] for each in assigned if not each.table.is_remote]
     trained = [
         _train_as_one(group, optimizer) for group in ([*groups, together] if together else groups)
     ]

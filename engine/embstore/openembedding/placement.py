@@ -53,13 +53,13 @@ def placements(needs: Sequence[TableNeed], flags: Flags) -> list[Placement]:
     """
     checked(flags)
     config = server_config(flags.config)
-    elsewhere = bool(flags.master_endpoint)
+    has_servers = bool(flags.master_endpoint)
     servers = 1
-    if elsewhere:
+    if has_servers:
         servers = joined_servers(flags, on_pmem=config.pmem_pool_root_path is not None)
     parts = [_parts(need, servers) for need in needs]
     return [
-        Placement(storage, 1 if elsewhere else count, count if elsewhere else None)
+        Placement(storage, 1 if has_servers else count, count if has_servers else None)
         for storage, count in zip(_storage(needs, config, parts, servers), parts, strict=True)
     ]
 

@@ -9,9 +9,9 @@ from typing import Protocol
 from embstore import _core
 from embstore.errors import ClosedError, ForkedError, InvalidArgumentError
 from embstore.optimizers import Optimizer
-from embstore.table.elsewhere import AskedRows
 from embstore.table.guarded_lock import GuardedLock
 from embstore.table.prefetched import Prefetched
+from embstore.table.remote_shards import RemoteLookup
 from embstore.table.shard import LocalShard, Shard
 
 __all__ = ["Variable", "VariableInternals", "cut", "shards_of"]
@@ -22,15 +22,15 @@ class VariableInternals:
 
     shards: one for each partition, in partition order.
     table: the table of a single shard in this process, for direct calls. None: there are several
-        shards, or they lie elsewhere.
-    is_elsewhere: all shards lie in other processes.
+        shards, or they are remote.
+    is_remote: all shards lie in other processes.
     batch_lock: held while a batch goes to several partitions: all partitions are checked for room
         before the first changes, and the room must stay free. See `cut`.
     checkpointing: held during a save, a restore, and other changes of rows except training.
     last_save: the id of the last save or restore, which an incremental save continues; None: there
         is none.
     rate_changes: how often the learning rate was set or restored. A caller that caches the rate
-        compares this number, so that it need not ask a shard elsewhere at every step.
+        compares this number, so that it need not ask a remote shard at every step.
     is_shared: other workers of a job train the variable, too.
     before_close, after_close: called by close() before the shards are closed, when they may raise
         errors, and at its end.
@@ -40,13 +40,13 @@ class VariableInternals:
         self.shards = tuple(shards)
         only = shards[0] if len(shards) == 1 else None
         self.table = only.table if isinstance(only, LocalShard) else None
-        self.is_elsewhere = hasattr(shards[0], "server")
+        self.is_remote = hasattr(shards[0], "server")
         self.batch_lock = GuardedLock(name)
         self.checkpointing = GuardedLock(name)
         self.last_save: str | None = None
         self.rate_changes = 0
         self.is_shared = False
-        self.prefetched: Prefetched[AskedRows] = Prefetched()
+        self.prefetched: Prefetched[RemoteLookup] = Prefetched()
         self.before_close: list[Callable[[], None]] = []
         self.after_close: list[Callable[[], None]] = []
         self._name = name
@@ -56,7 +56,7 @@ class VariableInternals:
     @property
     def prefetches(self) -> bool:
         """Whether `EmbeddingVariable.prefetch` has anything to do."""
-        return self.is_elsewhere or bool(self.shards_with_hbm())
+        return self.is_remote or bool(self.shards_with_hbm())
 
     def shards_with_hbm(self) -> list[LocalShard]:
         """Returns all shards if each has an HBM tier in this process, else an empty list."""
@@ -64,12 +64,12 @@ class VariableInternals:
         return shards if len(shards) == len(self.shards) else []
 
     def applies(self) -> int:
-        """Returns the number of applies so far. Asks every shard; one elsewhere takes a call."""
+        """Returns the number of applies so far. Asks every shard; a remote one takes a call."""
         return max(shard.apply_count() for shard in self.shards)
 
     def leave_out_apply(self) -> None:
-        """Counts an apply whose batch is left out, as a batch left out on a GPU is counted. Shards
-        elsewhere count only the batches that they get.
+        """Counts an apply whose batch is left out, as a batch left out on a GPU is counted. Remote
+        shards count only the batches that they get.
         """
         with self.batch_lock:
             for shard in self.shards:

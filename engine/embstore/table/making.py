@@ -57,13 +57,13 @@ def make_variable(
     partition_num: int,
     make_shard: Callable[[ShardSpec], Shard] = LocalShard,
     *,
-    elsewhere: bool = False,
+    is_remote: bool = False,
     discards_unlisted: bool = True,
 ) -> EmbeddingVariable:
     """Makes a variable whose shards `make_shard` makes.
 
-    elsewhere: shards lie in processes of their own, perhaps on other computers: `make_shard` makes
-        the directories, and no two shards share a file.
+    is_remote: the shards lie in processes of their own, perhaps on other computers:
+        `make_shard` makes the directories, and no two shards share a file.
     discards_unlisted: discards the checkpoints in durable pools that were never listed as durable.
     """
     name, optimizer, ev_option = wanted.name, wanted.optimizer, wanted.ev_option
@@ -74,7 +74,7 @@ def make_variable(
         initializer = made_initializer(wanted.initializer)
     if optimizer is not None:
         check_optimizer(optimizer)
-    specs = _shard_specs(name, dim, initializer, optimizer, ev_option, partitions, elsewhere)
+    specs = _shard_specs(name, dim, initializer, optimizer, ev_option, partitions, is_remote)
     shards: list[Shard] = []
     try:
         for spec in specs:
@@ -100,7 +100,7 @@ def _shard_specs(
     optimizer: Optimizer | None,
     option: EmbeddingVariableOption,
     partitions: int,
-    elsewhere: bool,
+    is_remote: bool,
 ) -> list[ShardSpec]:
     init = option.init_option
     if init.initializer is not None:
@@ -110,10 +110,10 @@ def _shard_specs(
     core_optimizer = optimizer if optimizer is not None else SGD(learning_rate=0.0)
     tiers = option.storage_option.tiers()
     devices = _device_tables(option.storage_option, dim, len(core_optimizer.slots))
-    # This process's choice of a GPU holds for shards elsewhere, too.
+    # This process's choice of a GPU holds for remote shards, too.
     has_hbm = any(tier.kind is TierKind.HBM for tier in tiers)
     gpu = chosen_gpu(option.storage_option.device) if has_hbm else None
-    if not elsewhere:
+    if not is_remote:
         prepare_places(tiers, name, partitions)
     return [
         ShardSpec(
@@ -128,7 +128,7 @@ def _shard_specs(
                     tier.kind,
                     # Local partitions share a LevelDB: each costs file descriptors and buffers.
                     tier_file(
-                        tier, name, None if not elsewhere and tier.kind is _LEVELDB else partition
+                        tier, name, None if not is_remote and tier.kind is _LEVELDB else partition
                     ),
                     tier.size_bytes,
                 )

@@ -15,9 +15,9 @@ from embstore.errors import EmbStoreError, InvalidArgumentError
 from embstore.gpu.batches import OnDevice, is_on_device
 from embstore.gpu.steps import ApplyStep, LookUpStep, apply_together, look_up_together
 from embstore.table import checks
-from embstore.table.elsewhere import AskedRows, ask_together, together
 from embstore.table.given import variables_in
-from embstore.variable import EmbeddingVariable, push_elsewhere
+from embstore.table.remote_shards import RemoteLookup, send_lookups, slices_of_one_array
+from embstore.variable import EmbeddingVariable, push_to_remote_shards
 
 __all__ = ["BagsOfIds", "apply_bags", "apply_many", "look_up_bags", "lookup_many", "prefetch_many"]
 
@@ -71,7 +71,7 @@ def lookup_many(
         found = _look_up_here(chosen, own_tables, keys, train, count)
         for i, own_rows in zip(here, found, strict=True):
             rows[i] = own_rows
-    rooms = together([own.size * variables[i].dim for i, own in others.items()])
+    rooms = slices_of_one_array([own.size * variables[i].dim for i, own in others.items()])
     for (i, own), room in zip(others.items(), rooms, strict=True):
         variable = variables[i]
         rows[i] = room.reshape(*own.shape, variable.dim)
@@ -161,13 +161,13 @@ def apply_many(
     many kernel launches as one variable takes. Each server gets the parts of all batches for its
     shards at once, and the workers of a job wait for each other once.
 
-    Variables with shards elsewhere are trained all together or not at all: if one shard of any of
+    Variables with remote shards are trained all together or not at all: if one shard of any of
     them refuses its part, no row of any of them changes. (So the workers of a job must name the
     same variables in a step; pushes of other calls succeed or fail independently.)
     The batch of any other variable is applied whole or not at all, and an error of one stops no
     other. The first error is raised when all variables had their turn, and names the variable.
     Invalid arguments are found before anything is applied if the ids are on a GPU or the shards
-    elsewhere.
+    are remote.
     """
     _check_lengths(variables, ids=ids, grads=grads)
     apply_bags(variables, ids, grads, [None] * len(variables), global_step)
@@ -199,15 +199,15 @@ def apply_bags(
         int, tuple[_core.Table, NDArray[np.int64], NDArray[np.float32], BagsOfIds | None]
     ] = {}
     others: list[int] = []
-    elsewhere: list[tuple[EmbeddingVariable, Any, Any]] = []
+    remote_batches: list[tuple[EmbeddingVariable, Any, Any]] = []
     errors: dict[int, Exception] = {}  # of the variables in `here` and `others`
     for i, (variable, own, by, bag) in enumerate(zip(variables, ids, grads, bags, strict=True)):
         table = variable.internals.table
         if bag is not None:
             here[i] = cast("Any", (table, own, by, bag))
-        elif variable.internals.is_elsewhere:
+        elif variable.internals.is_remote:
             with _NamedErrors(variable):
-                elsewhere.append((variable, *variable._batch_on_host(own, by)))
+                remote_batches.append((variable, *variable._batch_on_host(own, by)))
         elif is_on_device(own) and is_on_device(by) and variable.gpu is not None:
             with _NamedErrors(variable):
                 steps.append(ApplyStep.of(variable, own, by))
@@ -223,7 +223,7 @@ def apply_bags(
         apply_together(steps, global_step)
     except EmbStoreError as error:
         refused = error
-    for variable, why in push_elsewhere(elsewhere, global_step):
+    for variable, why in push_to_remote_shards(remote_batches, global_step):
         refused = refused or _with_name(variable, why)
     applied = _core.apply_each(list(here.values()), global_step)
     for (i, (_, keys, values, bag)), found in zip(here.items(), applied, strict=True):
@@ -249,15 +249,15 @@ def prefetch_many(
     batch: Sequence[tuple[EmbeddingVariable, Sequence[checks.Ids | OnDevice]]],
 ) -> None:
     """Calls `prefetch` of each variable with its look-ups, with one request to each server."""
-    asking: list[AskedRows] = []
+    asking: list[RemoteLookup] = []
     try:
         for variable, look_ups in batch:
-            if variable.internals.is_elsewhere:
+            if variable.internals.is_remote:
                 asking += variable._add_prefetched(look_ups)
             else:
                 variable.prefetch(*look_ups)
     finally:
-        ask_together(asking)
+        send_lookups(asking)
 
 
 def _ask_servers(
@@ -265,16 +265,16 @@ def _ask_servers(
     keys: Mapping[int, NDArray[np.int64]],
     train: bool,
     count: bool,
-) -> dict[int, AskedRows]:
-    """Starts the look-ups of variables with shards elsewhere, and returns them. keys and result:
+) -> dict[int, RemoteLookup]:
+    """Starts the look-ups of variables with remote shards, and returns them. keys and result:
     by the variable's index.
     """
     asked = {}
     for i, own in keys.items():
-        if variables[i].internals.is_elsewhere:
+        if variables[i].internals.is_remote:
             with _NamedErrors(variables[i]):
-                asked[i] = variables[i]._ask_for(own.reshape(-1), train, count)
-    ask_together(list(asked.values()))
+                asked[i] = variables[i]._remote_lookup(own.reshape(-1), train, count)
+    send_lookups(list(asked.values()))
     return asked
 
 

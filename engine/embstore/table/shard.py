@@ -196,13 +196,13 @@ class RestoreRequest:
 
 class Shard:
     """The calls that a variable makes to a single shard. Look-ups and updates go to several shards
-    at a time (several_shards.py, elsewhere.py).
+    at a time (several_shards.py, remote_shards.py).
 
     A `RemoteShard` forwards these methods, by their names, to a `LocalShard` in another process.
 
     ids: int64 (n,), C-contiguous. Any thread may call any method. Errors are those of
     `embstore.errors`: ClosedError after close(), ForkedError in a process that was forked from the
-    shard's own, and ShardLostError if a shard elsewhere can't be reached.
+    shard's own, and ShardLostError if a remote shard can't be reached.
     """
 
     # The Ray resource that only the shard's node has, if the shard is tied to a node; else "".

@@ -262,7 +262,7 @@ class Optimizer(torch.optim.Optimizer):
         (rows,) = group["params"]
         variable = rows.variable
         was_told = variable.internals.rate_changes == self._asked_at.get(rows)
-        if not was_told or not variable.internals.is_elsewhere:
+        if not was_told or not variable.internals.is_remote:
             self._global_step = max(self._global_step, variable.internals.applies())
         if rate != self._set_rates[rows]:
             self._set_rates[rows] = variable.learning_rate = rate

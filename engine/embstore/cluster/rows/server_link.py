@@ -15,7 +15,7 @@ from embstore.cluster.rows.connections import Connections, ServerAddress
 from embstore.cluster.rows.exchange import Exchange
 from embstore.cluster.rows.wire import Request, RequestHead
 from embstore.errors import EmbStoreError, StorageError
-from embstore.table.elsewhere import Later, LookUp, Refusals, Update
+from embstore.table.remote_shards import LookUpPart, PendingReply, Refusals, Update
 
 if TYPE_CHECKING:
     from embstore.cluster.rows.remote_shard import RemoteShard
@@ -71,7 +71,7 @@ class ServerLink:
         where = f"the server on node {actor.node}"
         self._connections = Connections(address, where, silence_s)
 
-    def look_up(self, parts: Sequence[LookUp], train: bool) -> Later[Refusals]:
+    def look_up(self, parts: Sequence[LookUpPart], train: bool) -> PendingReply[Refusals]:
         kind = Request.LOOK_UP if train else Request.SERVE
         return self._ask(kind, parts, [part.after for part in parts])
 
@@ -79,16 +79,16 @@ class ServerLink:
         sizes = [wire.batch_bytes(part.ids.size, _shard_of(part).dim) for part in parts]
         return sum(sizes) <= wire.MOST_BYTES and len(parts) <= wire.MOST_PARTS
 
-    def apply(self, parts: Sequence[Update], global_step: int | None) -> Later[Refusals]:
+    def apply(self, parts: Sequence[Update], global_step: int | None) -> PendingReply[Refusals]:
         return self._push(Request.APPLY, parts, global_step)
 
-    def prepare(self, parts: Sequence[Update]) -> Later[Refusals]:
+    def prepare(self, parts: Sequence[Update]) -> PendingReply[Refusals]:
         return self._push(Request.PREPARE, parts)
 
-    def commit(self, parts: Sequence[Update], global_step: int | None) -> Later[Refusals]:
+    def commit(self, parts: Sequence[Update], global_step: int | None) -> PendingReply[Refusals]:
         return self._push(Request.COMMIT, parts, global_step)
 
-    def abort(self, parts: Sequence[Update]) -> Later[Refusals]:
+    def abort(self, parts: Sequence[Update]) -> PendingReply[Refusals]:
         return self._push(Request.ABORT, parts)
 
     def ping(self) -> None:
@@ -101,16 +101,16 @@ class ServerLink:
 
     def _push(
         self, kind: Request, parts: Sequence[Update], global_step: int | None = None
-    ) -> Later[Refusals]:
+    ) -> PendingReply[Refusals]:
         return self._ask(kind, parts, [part.number for part in parts], global_step)
 
     def _ask(
         self,
         kind: Request,
-        parts: Sequence[LookUp | Update],
+        parts: Sequence[LookUpPart | Update],
         pushes: Sequence[int],
         global_step: int | None = None,
-    ) -> Later[Refusals]:
+    ) -> PendingReply[Refusals]:
         refusals: Refusals = [None] * len(parts)
         shards = [_shard_of(part) for part in parts]
         has_batches = kind not in (Request.COMMIT, Request.ABORT)
@@ -163,13 +163,13 @@ class ServerLink:
             for _, exchange in exchanges:
                 exchange.give_up()
 
-        return Later(wait, give_up)
+        return PendingReply(wait, give_up)
 
     def _message(
         self,
         kind: Request,
         heads: Sequence[bytes],
-        parts: Sequence[LookUp | Update],
+        parts: Sequence[LookUpPart | Update],
         global_step: int | None,
     ) -> tuple[list[bytes | NDArray[Any]], list[NDArray[np.float32]]]:
         """Returns the message, and the arrays that its rows are received into. heads: packed, one
@@ -190,7 +190,7 @@ class ServerLink:
             len(parts),
             -1 if global_step is None else global_step,
         )
-        outs = [part.out for part in parts if isinstance(part, LookUp)]
+        outs = [part.out for part in parts if isinstance(part, LookUpPart)]
         return [wire.REQUEST_HEAD.pack(*head), b"".join(heads), *ids, *occurrences, *grads], outs
 
 
@@ -220,7 +220,7 @@ class ServerLinks:
         link.close()
 
 
-def _shard_of(part: LookUp | Update) -> RemoteShard:
+def _shard_of(part: LookUpPart | Update) -> RemoteShard:
     return cast("RemoteShard", part.shard)
 
 

@@ -17,26 +17,26 @@ from embstore.errors import EmbStoreError, WorkerLostError
 from embstore.table.uninterrupted import uninterrupted
 
 __all__ = [
-    "AskedRows",
-    "Later",
-    "LookUp",
+    "LookUpPart",
+    "PendingReply",
     "Refusals",
+    "RemoteLookup",
+    "RemoteShardProtocol",
     "Server",
-    "ShardElsewhere",
     "UniqueKeys",
     "Update",
-    "ask_together",
     "push_together",
-    "together",
+    "send_lookups",
+    "slices_of_one_array",
 ]
 
 _T = TypeVar("_T")
-_PartT = TypeVar("_PartT", "LookUp", "Update")
+_PartT = TypeVar("_PartT", "LookUpPart", "Update")
 
 Refusals: TypeAlias = "list[EmbStoreError | None]"  # each part's error; None: it was done
 
 
-class Later(Generic[_T]):
+class PendingReply(Generic[_T]):
     """A request under way. The caller either calls wait() once, for the answer, or give_up()."""
 
     def __init__(self, wait: Callable[[], _T], give_up: Callable[[], None] = lambda: None) -> None:
@@ -44,7 +44,7 @@ class Later(Generic[_T]):
         self.give_up = give_up
 
 
-class ShardElsewhere(Protocol):
+class RemoteShardProtocol(Protocol):
     """A shard at a server. This module's functions send its batches."""
 
     @property
@@ -68,7 +68,7 @@ class ShardElsewhere(Protocol):
         ...
 
 
-class LookUp(NamedTuple):
+class LookUpPart(NamedTuple):
     """The part of a look-up that belongs to one shard.
 
     out: float32 (n, dim), gets the rows.
@@ -76,7 +76,7 @@ class LookUp(NamedTuple):
     after: the rows are read after this worker's push of that number; 0: at once.
     """
 
-    shard: ShardElsewhere
+    shard: RemoteShardProtocol
     ids: NDArray[np.int64]
     out: NDArray[np.float32]
     occurrences: NDArray[np.uint32] | None = None
@@ -86,7 +86,7 @@ class LookUp(NamedTuple):
 class Update(NamedTuple):
     """The part of a gradient batch that belongs to one shard. number: the push's."""
 
-    shard: ShardElsewhere
+    shard: RemoteShardProtocol
     number: int
     ids: NDArray[np.int64]
     grads: NDArray[np.float32]
@@ -110,25 +110,25 @@ class Server(Protocol):
     @property
     def prepares_in_turn(self) -> bool: ...
 
-    def look_up(self, parts: Sequence[LookUp], train: bool) -> Later[Refusals]: ...
+    def look_up(self, parts: Sequence[LookUpPart], train: bool) -> PendingReply[Refusals]: ...
 
     def takes_at_once(self, parts: Sequence[Update]) -> bool:
         """Returns whether one request has room for all parts."""
         ...
 
-    def apply(self, parts: Sequence[Update], global_step: int | None) -> Later[Refusals]:
+    def apply(self, parts: Sequence[Update], global_step: int | None) -> PendingReply[Refusals]:
         """Applies all parts or none. REQUIRES: one request has room for them."""
         ...
 
-    def prepare(self, parts: Sequence[Update]) -> Later[Refusals]:
+    def prepare(self, parts: Sequence[Update]) -> PendingReply[Refusals]:
         """Does the steps of an apply that may fail; no row changes."""
         ...
 
-    def commit(self, parts: Sequence[Update], global_step: int | None) -> Later[Refusals]:
+    def commit(self, parts: Sequence[Update], global_step: int | None) -> PendingReply[Refusals]:
         """Applies prepared parts."""
         ...
 
-    def abort(self, parts: Sequence[Update]) -> Later[Refusals]:
+    def abort(self, parts: Sequence[Update]) -> PendingReply[Refusals]:
         """Gives prepared parts up. Parts that were committed or given up before are left alone."""
         ...
 
@@ -149,8 +149,8 @@ class UniqueKeys:
         self.sum = unique.sum
 
 
-class AskedRows:
-    """A look-up of one variable at shards elsewhere.
+class RemoteLookup:
+    """A look-up of one variable at remote shards.
 
     unique: the distinct keys of its ids: each key is sent once, and its row returned once. None:
         every id is sent; only for a look-up that isn't for training.
@@ -159,7 +159,7 @@ class AskedRows:
 
     def __init__(
         self,
-        shards: Sequence[ShardElsewhere],
+        shards: Sequence[RemoteShardProtocol],
         dim: int,
         ids: NDArray[np.int64],
         unique: UniqueKeys | None,
@@ -188,12 +188,12 @@ class AskedRows:
         """The number of floats in the rows that the shards return."""
         return self._keys.size * self._dim
 
-    def parts(self, room: NDArray[np.float32]) -> list[LookUp]:
+    def parts(self, room: NDArray[np.float32]) -> list[LookUpPart]:
         """Returns the look-up's part for each shard. room: (floats,), gets the rows."""
         self._found = room.reshape(-1, self._dim)
         counts = self._occurrences
         return [
-            LookUp(
+            LookUpPart(
                 shard,
                 self._keys[begin:end],
                 self._found[begin:end],
@@ -216,14 +216,14 @@ class AskedRows:
             with self._lock:
                 self._asked = asked = None
         if asked is None:
-            ask_together([self])
+            send_lookups([self])
         refused = self._refused()
         if isinstance(refused, WorkerLostError) and any(self._afters):
             # The program paused for longer than the server waits for a push. The push is over now.
             with self._lock:
                 self._afters = [0] * len(self._shards)
                 self._asked = None
-            ask_together([self])
+            send_lookups([self])
             refused = self._refused()
         if refused is not None:
             raise refused
@@ -253,15 +253,15 @@ class AskedRows:
             answer.give_up()
 
 
-def ask_together(look_ups: Sequence[AskedRows]) -> None:
+def send_lookups(look_ups: Sequence[RemoteLookup]) -> None:
     """Sends the requests of look-ups, all for training or none, that have not been sent yet."""
-    asking: list[AskedRows] = []
+    asking: list[RemoteLookup] = []
     try:
         for look_up in look_ups:
             look_up._lock.acquire()
             asking.append(look_up)
         new = [look_up for look_up in asking if look_up._asked is None]
-        rooms = together([look_up.floats for look_up in new])
+        rooms = slices_of_one_array([look_up.floats for look_up in new])
         parts = [look_up.parts(room) for look_up, room in zip(new, rooms, strict=True)]
         of_part: dict[int, _Answer] = {}
         for server, of_server in _by_server(part for of_one in parts for part in of_one):
@@ -275,7 +275,7 @@ def ask_together(look_ups: Sequence[AskedRows]) -> None:
             look_up._lock.release()
 
 
-def together(sizes: Sequence[int]) -> list[NDArray[np.float32]]:
+def slices_of_one_array(sizes: Sequence[int]) -> list[NDArray[np.float32]]:
     """Returns float32 arrays of these sizes that are slices of one array: the C library keeps the
     memory of one large array for the next step, but returns that of many small arrays to the
     system.
@@ -288,7 +288,7 @@ def together(sizes: Sequence[int]) -> list[NDArray[np.float32]]:
 class _SharedAnswer:
     """The answer to a request with parts of several look-ups; each part waits or gives up."""
 
-    def __init__(self, later: Later[Refusals], parts: Sequence[LookUp]) -> None:
+    def __init__(self, later: PendingReply[Refusals], parts: Sequence[LookUpPart]) -> None:
         self._later = later
         self._ahead = [part for part in parts if part.after]
         self._lock = threading.Lock()
@@ -384,7 +384,7 @@ def _abort(by_server: Sequence[tuple[Server, Sequence[Update]]]) -> None:
 def _prepare(parts: Sequence[Update]) -> _Refused:
     """Prepares the parts; returns the errors. If it is interrupted, nothing is left prepared."""
     refused: _Refused = {}
-    begun: list[tuple[Server, list[Update], Later[Refusals]]] = []
+    begun: list[tuple[Server, list[Update], PendingReply[Refusals]]] = []
     try:
         for server, of_server in sorted(_by_server(parts), key=lambda each: each[0].order):
             begun.append((server, of_server, server.prepare(of_server)))
@@ -403,7 +403,7 @@ def _prepare(parts: Sequence[Update]) -> _Refused:
 
 
 def _ask_all_servers(
-    parts: Sequence[Update], ask: Callable[[Server, Sequence[Update]], Later[Refusals]]
+    parts: Sequence[Update], ask: Callable[[Server, Sequence[Update]], PendingReply[Refusals]]
 ) -> _Refused:
     """Calls `ask` for every server, then waits for all, so that servers work at the same time."""
     asked = [(of_server, ask(server, of_server)) for server, of_server in _by_server(parts)]
@@ -418,7 +418,7 @@ def _ask_all_servers(
     return refused
 
 
-def _refused(parts: Sequence[Update], later: Later[Refusals]) -> _Refused:
+def _refused(parts: Sequence[Update], later: PendingReply[Refusals]) -> _Refused:
     answered = zip(parts, later.wait(), strict=True)
     return {id(part): refusal for part, refusal in answered if refusal is not None}
 
