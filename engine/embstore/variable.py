@@ -37,7 +37,7 @@ from embstore.options import EmbeddingVariableOption
 from embstore.table import checks
 from embstore.table.closing_at_exit import close_at_exit
 from embstore.table.guarded_lock import GuardedLock
-from embstore.table.internals import VariableInternals, cut
+from embstore.table.internals import VariableInternals, between_batches
 from embstore.table.remote_shards import (
     RemoteLookup,
     RemoteShardProtocol,
@@ -518,7 +518,7 @@ class EmbeddingVariable:
         """Returns the scope in which all partitions have had the same batches of this process. A
         single partition needs no lock for that.
         """
-        return cut([self]) if len(self._shards) > 1 else contextlib.nullcontext()
+        return between_batches([self]) if len(self._shards) > 1 else contextlib.nullcontext()
 
     def _exported(self, parts: Sequence[ShardRows]) -> dict[str, NDArray[Any]]:
         """Returns the rows of all shards as `export()` does. parts: each shard's, by keys."""

@@ -17,7 +17,7 @@ from embstore.cluster.rows.pushes import PushRules
 from embstore.cluster.rows.remote_shard import RemoteShard
 from embstore.cluster.rows.row_server import RowServer
 from embstore.cluster.rows.server_link import ServerLink
-from embstore.table.making import Wanted, make_variable
+from embstore.table.making import VariableRequest, make_variable
 from embstore.table.shard import LocalShard, Shard, ShardSpec
 
 DIM = 3
@@ -132,8 +132,8 @@ class ServedVariables:
             return RemoteShard(links[number], table, spec, leave=lambda: None).as_shard()
 
         name = "var" if table == 0 else f"var{table}"
-        wanted = Wanted(name, DIM, self._option, **_RULES)
-        return make_variable(wanted, self._count, make_shard, is_remote=True)
+        request = VariableRequest(name, DIM, self._option, **_RULES)
+        return make_variable(request, self._count, make_shard, is_remote=True)
 
     def close(self) -> None:
         for server in self.servers:

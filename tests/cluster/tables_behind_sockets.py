@@ -14,7 +14,7 @@ from embstore.cluster.rows.pushes import PushRules
 from embstore.cluster.rows.remote_shard import RemoteShard
 from embstore.cluster.rows.row_server import RowServer
 from embstore.cluster.rows.server_link import ServerLink
-from embstore.table.making import Wanted, make_variable
+from embstore.table.making import VariableRequest, make_variable
 from embstore.table.shard import LocalShard, Shard, ShardSpec
 
 __all__ = ["TablesBehindSockets"]
@@ -45,7 +45,7 @@ class TablesBehindSockets:
             int(shard.stats()["hits"] + shard.stats()["misses"]) for shard in self.local.values()
         )
 
-    def _variable(self, wanted: Wanted, shards: int) -> es.EmbeddingVariable:
+    def _variable(self, request: VariableRequest, shards: int) -> es.EmbeddingVariable:
         numbers = itertools.count()
 
         def make_shard(spec: ShardSpec) -> Shard:
@@ -59,7 +59,7 @@ class TablesBehindSockets:
             self._open.callback(local.close)
             return RemoteShard(self._links[number], table, spec, leave=lambda: None).as_shard()
 
-        variable = make_variable(wanted, shards, make_shard, is_remote=True)
+        variable = make_variable(request, shards, make_shard, is_remote=True)
         self._open.callback(variable.close)
         return variable
 

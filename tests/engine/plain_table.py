@@ -94,7 +94,7 @@ class PlainTable:
             self._rows[key].freq += 1
             self._rows[key].last_access = self._now
 
-    def leave_out_apply(self) -> None:
+    def count_skipped_apply(self) -> None:
         """Counts an apply that changes nothing else."""
         self._applies += 1
 

@@ -182,7 +182,7 @@ def ids_that_the_gpu_leaves_out_are_not_trained(caller: Caller) -> None:
         apply_under(caller, var, ids, grads, kept, refused=2)
         with pytest.raises(InvalidArgumentError, match="two"):
             var.synchronize()
-        plain.internals.leave_out_apply()
+        plain.internals.count_skipped_apply()
         assert_same(var.export(), plain.export())
 
 
@@ -206,7 +206,7 @@ def batches_that_the_gpu_leaves_out_count_and_change_nothing(caller: Caller) -> 
         )
         apply_together(on_gpu[-1:], None)
         if step in (0, 3, 4):
-            plain.internals.leave_out_apply()
+            plain.internals.count_skipped_apply()
         else:
             plain.apply_gradients(ids, grads)
         if step == 5:

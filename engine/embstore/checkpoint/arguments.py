@@ -11,7 +11,7 @@ from typing import TypeAlias
 from embstore.checkpoint.restore_plan import SAVE_FILTERED_FEATURES
 from embstore.errors import InvalidArgumentError
 from embstore.table import checks
-from embstore.table.given import variables_in
+from embstore.table.variable_arguments import check_variable_list
 from embstore.variable import EmbeddingVariable
 
 __all__ = [
@@ -28,7 +28,7 @@ PathLike: TypeAlias = "str | os.PathLike[str]"
 
 
 def check_variables(variables: Sequence[EmbeddingVariable]) -> list[EmbeddingVariable]:
-    chosen = variables_in(variables)
+    chosen = check_variable_list(variables)
     if not chosen:
         raise InvalidArgumentError("variables must have at least one variable")
     for variable in chosen:

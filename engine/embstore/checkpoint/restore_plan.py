@@ -26,7 +26,7 @@ from embstore.errors import (
 )
 from embstore.optimizers import Optimizer
 from embstore.options import CBFFilter, CounterFilter
-from embstore.table.internals import cut
+from embstore.table.internals import between_batches
 from embstore.table.shard import RestoreRequest, Shard, ShardState
 from embstore.variable import EmbeddingVariable
 
@@ -101,7 +101,7 @@ class RestorePlan:
         variable, internals = self.variable, self.variable.internals
         states = saved_states(variable, self.entry)
         internals.forget_prefetched()
-        with cut([variable]):
+        with between_batches([variable]):
             internals.last_save = None
             internals.rate_changes += 1
             try:

@@ -30,7 +30,7 @@ from embstore.errors import EmbStoreError, InvalidArgumentError
 from embstore.table import checks
 from embstore.variable import EmbeddingVariable, OnDamage
 
-__all__ = ["SaveReport", "save", "save_apart", "save_incremental"]
+__all__ = ["SaveReport", "save", "save_incremental", "save_outside_chain"]
 
 
 def save(
@@ -83,11 +83,13 @@ def save_incremental(
     return _save(path, variables, global_step, incremental=True, on_damage=on_damage)
 
 
-def save_apart(
+def save_outside_chain(
     path: PathLike, variables: Sequence[EmbeddingVariable], global_step: int
 ) -> SaveReport:
     """Saves as `save` does, but later incremental saves still follow the save before this one."""
-    return _save(path, variables, global_step, incremental=False, on_damage="raise", apart=True)
+    return _save(
+        path, variables, global_step, incremental=False, on_damage="raise", outside_chain=True
+    )
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ def _save(
     *,
     incremental: bool,
     on_damage: str,
-    apart: bool = False,
+    outside_chain: bool = False,
 ) -> SaveReport:
     chosen = check_variables(variables)
     if global_step is not None:
@@ -141,7 +143,7 @@ def _save(
                 variables=tuple(entry for entry, _ in saved),
             ).write(directory)
             publish()
-            for variable, (_, parts) in () if apart else zip(chosen, saved, strict=True):
+            for variable, (_, parts) in () if outside_chain else zip(chosen, saved, strict=True):
                 variable.internals.last_save = job.save_id
                 with contextlib.suppress(EmbStoreError):  # the save is published: it succeeded
                     for shard, part in zip(variable.internals.shards, parts, strict=True):

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from embstore.checkpoint.arguments import least_to_stay
 from embstore.checkpoint.manifest import VariableEntry
 from embstore.checkpoint.variable_entry import variable_entry
-from embstore.table.internals import cut
+from embstore.table.internals import between_batches
 from embstore.table.shard import LocalSave, LocalShard, SavedShard, SaveRequest
 from embstore.table.uninterrupted import uninterrupted
 from embstore.variable import EmbeddingVariable
@@ -80,7 +80,7 @@ class SaveJob:
         with uninterrupted(stop), contextlib.ExitStack() as prepared:
             for shard, request in zip(shards, requests, strict=True):
                 saves.append(prepared.enter_context(shard.prepare_save(request)))
-            with cut([variable]):
+            with between_batches([variable]):
                 for save in saves:
                     save.begin(self.waiting_keys)
             if is_stopped:  # the signal came before all saves were in the list
@@ -96,7 +96,7 @@ class SaveJob:
         wait.
         """
         requests = self._requests(variable, paths)
-        with cut([variable]):
+        with between_batches([variable]):
             parts = [
                 shard.save(request, waiting_keys=self.waiting_keys, skip_damaged=self.skip_damaged)
                 for shard, request in zip(variable.internals.shards, requests, strict=True)

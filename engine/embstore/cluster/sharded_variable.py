@@ -15,20 +15,20 @@ from embstore.cluster.server.placing import Placing
 from embstore.cluster.server.servers import Servers
 from embstore.errors import InvalidArgumentError
 from embstore.table import checks
-from embstore.table.making import MAX_PARTITIONS, Wanted, make_variable
+from embstore.table.making import MAX_PARTITIONS, VariableRequest, make_variable
 from embstore.table.shard import Shard, ShardSpec
 from embstore.variable import EmbeddingVariable
 
 __all__ = ["make_sharded_variable"]
 
 
-def make_sharded_variable(wanted: Wanted, shards: int) -> EmbeddingVariable:
+def make_sharded_variable(request: VariableRequest, shards: int) -> EmbeddingVariable:
     """Makes the variable for `embstore.get_embedding_variable(shards=)`. In a worker of a job,
     returns the variable of that name that all workers share.
     """
     count = checks.integer("shards", shards, at_least=1, at_most=MAX_PARTITIONS)
     ray_cluster.library()
-    name, storage = wanted.name, wanted.ev_option.storage_option
+    name, storage = request.name, request.ev_option.storage_option
     tiers = storage.tiers()
     worker = current_worker()
     if worker is not None:
@@ -39,7 +39,7 @@ def make_sharded_variable(wanted: Wanted, shards: int) -> EmbeddingVariable:
             )
         # Rows in persisted pools stay: one of the workers restores them, for all.
         variable = make_variable(
-            replace(wanted, restores=True),
+            replace(request, restores=True),
             count,
             lambda spec: worker.shard(name, count, tiers, spec),
             is_remote=True,
@@ -60,7 +60,7 @@ def make_sharded_variable(wanted: Wanted, shards: int) -> EmbeddingVariable:
         return RemoteShard(link, made.table, spec, ended=ended).as_shard()
 
     try:
-        return make_variable(wanted, count, make_shard, is_remote=True)
+        return make_variable(request, count, make_shard, is_remote=True)
     except BaseException:
         placing.end()
         raise

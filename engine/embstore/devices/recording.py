@@ -20,8 +20,8 @@ from embstore.errors import (
     UnsupportedError,
 )
 from embstore.table import checks
-from embstore.table.given import variables_in
 from embstore.table.shard import LocalShard
+from embstore.table.variable_arguments import check_variable_list
 from embstore.variable import EmbeddingVariable
 
 if TYPE_CHECKING:
@@ -82,7 +82,9 @@ class AccessRecording:
         most_phases: int,
     ) -> None:
         self._variables = (
-            [variables] if isinstance(variables, EmbeddingVariable) else variables_in(variables)
+            [variables]
+            if isinstance(variables, EmbeddingVariable)
+            else check_variable_list(variables)
         )
         if not isinstance(caches, Sequence):
             raise InvalidArgumentError(

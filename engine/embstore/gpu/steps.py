@@ -11,7 +11,7 @@ from embstore import _core
 from embstore.errors import InvalidArgumentError
 from embstore.gpu.batches import BatchConditions, IdsOnDevice, OnDevice, check_same_gpu
 from embstore.table.attempts import Attempts
-from embstore.table.internals import Variable, cut
+from embstore.table.internals import Variable, between_batches
 
 _StepT = TypeVar("_StepT", "LookUpStep", "ApplyStep")
 
@@ -95,7 +95,7 @@ def apply_together(steps: Sequence[ApplyStep], global_step: int | None) -> None:
     attempts = Attempts()
     for (_, stream), on_stream in _by_stream(steps).items():
         parted = [step.variable for step in on_stream if len(step.batch[0]) > 1]
-        with attempts.one(), cut(parted):
+        with attempts.one(), between_batches(parted):
             _core.apply_on_device([step.batch for step in on_stream], stream, global_step)
         if parted or len(on_stream) > 1:
             _core.pay_pacing_debt()  # once locks are free, so that no other thread waits for them

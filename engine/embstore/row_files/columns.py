@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from embstore.errors import InvalidArgumentError
 from embstore.variable import EmbeddingVariable
 
-__all__ = ["LISTS_OF_ANY_LENGTH", "Columns", "RowFile", "Wanted", "wanted_of"]
+__all__ = ["LISTS_OF_ANY_LENGTH", "Columns", "ColumnsToRead", "RowFile", "columns_to_read"]
 
 Columns: TypeAlias = "dict[str, NDArray[Any]]"  # by their names in `export()`
 
@@ -36,16 +36,16 @@ class RowFile(Protocol):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ColumnsToRead:
     """The columns to read from a file."""
 
     columns: tuple[str, ...]
     slots: tuple[str, ...] | None  # None: rows keep their own
 
 
-def wanted_of(
+def columns_to_read(
     path: Path, columns: Mapping[str, tuple[int, ...]], variable: EmbeddingVariable, *, slots: bool
-) -> Wanted:
+) -> ColumnsToRead:
     """Returns the columns to read. Raises InvalidArgumentError if they don't fit the variable."""
     for name in ("keys", "values"):
         if name not in columns:
@@ -61,12 +61,12 @@ def wanted_of(
             f"keeps {', '.join(names) or 'nothing'}; slots=False reads the weights alone"
         )
     counts = tuple(name for name in ("freqs", "versions") if name in columns)
-    wanted = ("keys", "values", *counts, *names)
-    for name in wanted:
+    names_to_read = ("keys", "values", *counts, *names)
+    for name in names_to_read:
         shape = () if name in ("keys", *counts) else (variable.dim,)
         if columns[name] not in (shape, LISTS_OF_ANY_LENGTH):
             raise InvalidArgumentError(
                 f"{path}: an entry of {name} has the shape {columns[name]}, and one of "
                 f"{variable.name} has {shape}"
             )
-    return Wanted(wanted, tuple(names) if has_slots else None)
+    return ColumnsToRead(names_to_read, tuple(names) if has_slots else None)

@@ -11,11 +11,11 @@ import numpy as np
 from embstore.checkpoint.arguments import PathLike, directory_path
 from embstore.errors import InvalidArgumentError, StorageError
 from embstore.files import reading_from
-from embstore.row_files.columns import Columns, RowFile, Wanted, wanted_of
+from embstore.row_files.columns import Columns, ColumnsToRead, RowFile, columns_to_read
 from embstore.row_files.parquet import ParquetRows
 from embstore.row_files.safetensors import SafetensorsRows
 from embstore.table import checks
-from embstore.table.given import a_variable
+from embstore.table.variable_arguments import check_variable
 from embstore.variable import ROWS_A_CHUNK, EmbeddingVariable
 
 __all__ = ["read_rows", "row_files"]
@@ -44,17 +44,17 @@ def read_rows(path: PathLike, variable: EmbeddingVariable, *, slots: bool = True
     Raises InvalidArgumentError, MissingLibraryError (`pip install 'embstore[files]'`) and
     StorageError, and the errors of `EmbeddingVariable.put`.
     """
-    variable = a_variable(variable)
+    variable = check_variable(variable)
     with_slots = checks.flag("slots", slots)
     folder = directory_path(path)
-    wanted: dict[Path, Wanted] = {}
+    to_read: dict[Path, ColumnsToRead] = {}
     for file, opened in row_files(folder):
-        wanted[file] = wanted_of(file, opened.columns, variable, slots=with_slots)
+        to_read[file] = columns_to_read(file, opened.columns, variable, slots=with_slots)
     rows = 0
     for file, opened in row_files(folder):
-        for columns in opened.chunks(wanted[file].columns, ROWS_A_CHUNK):
+        for columns in opened.chunks(to_read[file].columns, ROWS_A_CHUNK):
             try:
-                _put(variable, columns, wanted[file])
+                _put(variable, columns, to_read[file])
             except InvalidArgumentError as error:
                 raise InvalidArgumentError(f"{file}: {error}") from error
             rows += columns["keys"].size
@@ -88,7 +88,7 @@ def _files_at(path: Path) -> list[Path]:
     return [path]
 
 
-def _put(variable: EmbeddingVariable, columns: Columns, wanted: Wanted) -> None:
+def _put(variable: EmbeddingVariable, columns: Columns, to_read: ColumnsToRead) -> None:
     """Puts rows into the variable, with one `put` for each version."""
     keys = columns["keys"]
     if not keys.size:
@@ -107,7 +107,7 @@ def _put(variable: EmbeddingVariable, columns: Columns, wanted: Wanted) -> None:
         variable.put(
             keys[where],
             columns["values"][where],
-            slots=None if wanted.slots is None else {n: columns[n][where] for n in wanted.slots},
+            slots=None if to_read.slots is None else {n: columns[n][where] for n in to_read.slots},
             freqs=None if freqs is None else freqs[where],
             version=int(version),
         )

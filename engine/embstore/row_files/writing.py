@@ -17,7 +17,7 @@ from embstore.files import make_directory, sync, writing_to
 from embstore.row_files import parquet, safetensors
 from embstore.row_files.columns import Columns
 from embstore.table import checks
-from embstore.table.given import a_variable
+from embstore.table.variable_arguments import check_variable
 from embstore.variable import EmbeddingVariable, OnDamage
 
 __all__ = ["write_rows"]
@@ -55,7 +55,7 @@ def write_rows(
     (InUseError if another call is writing the folder; also for a variable that awaits its restore)
     and DamagedRowsError.
     """
-    variable = a_variable(variable)
+    variable = check_variable(variable)
     refuse_awaiting([variable])
     write = _WRITERS[checks.choice("file_format", file_format, list(_WRITERS))]
     most = checks.integer("rows_a_file", rows_a_file, at_least=1)

@@ -9,7 +9,7 @@ from embstore.initializers import Initializer
 from embstore.optimizers import Optimizer
 from embstore.options import EmbeddingVariableOption
 from embstore.table import checks
-from embstore.table.making import Wanted, make_variable
+from embstore.table.making import VariableRequest, make_variable
 from embstore.variable import EmbeddingVariable
 
 __all__ = ["get_embedding_variable"]
@@ -59,9 +59,9 @@ def get_embedding_variable(
     restores = checks.flag("restores", restores)
     ev_option = replace(ev_option, storage_option=ev_option.storage_option.at_absolute_paths())
     partition_num, shards = checks.parts(partition_num, shards)
-    wanted = Wanted(name, embedding_dim, ev_option, initializer, optimizer, restores)
+    request = VariableRequest(name, embedding_dim, ev_option, initializer, optimizer, restores)
     if shards is not None:
         from embstore.cluster.sharded_variable import make_sharded_variable  # few programs need it
 
-        return make_sharded_variable(wanted, shards)
-    return make_variable(wanted, partition_num)
+        return make_sharded_variable(request, shards)
+    return make_variable(request, partition_num)

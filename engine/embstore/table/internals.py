@@ -14,7 +14,7 @@ from embstore.table.prefetched import Prefetched
 from embstore.table.remote_shards import RemoteLookup
 from embstore.table.shard import LocalShard, Shard
 
-__all__ = ["Variable", "VariableInternals", "cut", "shards_of"]
+__all__ = ["Variable", "VariableInternals", "between_batches", "shards_of"]
 
 
 class VariableInternals:
@@ -25,7 +25,7 @@ class VariableInternals:
         shards, or they are remote.
     is_remote: all shards lie in other processes.
     batch_lock: held while a batch goes to several partitions: all partitions are checked for room
-        before the first changes, and the room must stay free. See `cut`.
+        before the first changes, and the room must stay free. See `between_batches`.
     checkpointing: held during a save, a restore, and other changes of rows except training.
     last_save: the id of the last save or restore, which an incremental save continues; None: there
         is none.
@@ -67,14 +67,14 @@ class VariableInternals:
         """Returns the number of applies so far. Asks every shard; a remote one takes a call."""
         return max(shard.apply_count() for shard in self.shards)
 
-    def leave_out_apply(self) -> None:
+    def count_skipped_apply(self) -> None:
         """Counts an apply whose batch is left out, as a batch left out on a GPU is counted. Remote
         shards count only the batches that they get.
         """
         with self.batch_lock:
             for shard in self.shards:
                 if isinstance(shard, LocalShard):
-                    shard.leave_out_apply()
+                    shard.count_skipped_apply()
 
     def check_trainable(self) -> Optimizer:
         """Returns the optimizer. Raises InvalidArgumentError if there is none."""
@@ -143,7 +143,7 @@ def shards_of(variables: Iterable[Variable]) -> list[Shard]:
 
 
 @contextlib.contextmanager
-def cut(variables: Iterable[Variable]) -> Iterator[None]:
+def between_batches(variables: Iterable[Variable]) -> Iterator[None]:
     """A scope in which all partitions of the variables have had the same batches."""
     with contextlib.ExitStack() as locks:
         for variable in sorted(variables, key=id):  # one order for all threads: no deadlock

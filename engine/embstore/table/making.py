@@ -30,7 +30,7 @@ from embstore.table.shard import LocalShard, Shard, ShardSpec, TierSpec
 from embstore.table.storage_places import partition_numbers, prepare_places, tier_file
 from embstore.variable import EmbeddingVariable
 
-__all__ = ["MAX_DIM", "MAX_PARTITIONS", "Wanted", "make_variable"]
+__all__ = ["MAX_DIM", "MAX_PARTITIONS", "VariableRequest", "make_variable"]
 
 _LEVELDB = TierKind.LEVELDB
 _FILE_TIERS = (TierKind.SSDHASH, _LEVELDB)
@@ -41,7 +41,7 @@ MAX_PARTITIONS = 1 << 12
 
 
 @dataclass(frozen=True)
-class Wanted:
+class VariableRequest:
     """The arguments of `get_embedding_variable`."""
 
     name: str
@@ -53,7 +53,7 @@ class Wanted:
 
 
 def make_variable(
-    wanted: Wanted,
+    request: VariableRequest,
     partition_num: int,
     make_shard: Callable[[ShardSpec], Shard] = LocalShard,
     *,
@@ -66,12 +66,12 @@ def make_variable(
         `make_shard` makes the directories, and no two shards share a file.
     discards_unlisted: discards the checkpoints in durable pools that were never listed as durable.
     """
-    name, optimizer, ev_option = wanted.name, wanted.optimizer, wanted.ev_option
-    dim = checks.integer("embedding_dim", wanted.embedding_dim, at_least=1, at_most=MAX_DIM)
+    name, optimizer, ev_option = request.name, request.optimizer, request.ev_option
+    dim = checks.integer("embedding_dim", request.embedding_dim, at_least=1, at_most=MAX_DIM)
     partitions = checks.integer("partition_num", partition_num, at_least=1, at_most=MAX_PARTITIONS)
     initializer: Initializer = TruncatedNormal()
-    if wanted.initializer is not None:
-        initializer = made_initializer(wanted.initializer)
+    if request.initializer is not None:
+        initializer = made_initializer(request.initializer)
     if optimizer is not None:
         check_optimizer(optimizer)
     specs = _shard_specs(name, dim, initializer, optimizer, ev_option, partitions, is_remote)
@@ -83,7 +83,7 @@ def make_variable(
         if ev_option.storage_option.durability is not None:
             if discards_unlisted:
                 discard_unlisted(variable)
-            if not wanted.restores:
+            if not request.restores:
                 refuse_earlier_run(variable)
         return variable
     except BaseException:

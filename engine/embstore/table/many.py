@@ -15,8 +15,8 @@ from embstore.errors import EmbStoreError, InvalidArgumentError
 from embstore.gpu.batches import OnDevice, is_on_device
 from embstore.gpu.steps import ApplyStep, LookUpStep, apply_together, look_up_together
 from embstore.table import checks
-from embstore.table.given import variables_in
 from embstore.table.remote_shards import RemoteLookup, send_lookups, slices_of_one_array
+from embstore.table.variable_arguments import check_variable_list
 from embstore.variable import EmbeddingVariable, push_to_remote_shards
 
 __all__ = ["BagsOfIds", "apply_bags", "apply_many", "look_up_bags", "lookup_many", "prefetch_many"]
@@ -279,7 +279,7 @@ def _ask_servers(
 
 
 def _check_lengths(variables: Sequence[EmbeddingVariable], **arguments: Sequence[Any]) -> None:
-    variables_in(variables)
+    check_variable_list(variables)
     for name, of_each in {"variables": variables, **arguments}.items():
         if not hasattr(of_each, "__len__") or not checks.is_iterable(of_each):
             raise InvalidArgumentError(f"{name} must be a list, got {type(of_each).__name__}")

@@ -516,7 +516,7 @@ class LocalShard(Shard):
         """Forgets the batches that were prefetched: they won't be trained."""
         self._table.forget_prefetched()
 
-    def leave_out_apply(self) -> None:
+    def count_skipped_apply(self) -> None:
         """Counts an apply whose batch is left out."""
         self._table.leave_out_apply()
 

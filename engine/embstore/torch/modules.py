@@ -11,7 +11,7 @@ from embstore._core import may_begin
 from embstore.errors import InvalidArgumentError, UnsupportedError
 from embstore.graph_breaks import outside_of_graphs
 from embstore.table import checks
-from embstore.table.given import a_variable
+from embstore.table.variable_arguments import check_variable
 from embstore.torch.bags import MODES, Bags
 from embstore.torch.lookup import Request, lookup
 from embstore.torch.rows import Refusal, Rows, rows_lie_with, rows_of
@@ -35,7 +35,7 @@ class _EmbeddingModule(torch.nn.Module):
         super().__init__()
         if padding_idx is not None:
             padding_idx = checks.integer("padding_idx", padding_idx, at_least=checks.INT64_MIN)
-        self.variable = a_variable(variable)
+        self.variable = check_variable(variable)
         self.padding_idx = padding_idx
         self.rows = rows_of(variable)
 

@@ -12,7 +12,7 @@ from embstore.optimizers import Optimizer
 from embstore.options import EmbeddingVariableOption
 from embstore.table import checks
 from embstore.table.getting import get_embedding_variable
-from embstore.table.given import a_variable
+from embstore.table.variable_arguments import check_variable
 from embstore.torch.modules import Embedding
 from embstore.variable import EmbeddingVariable
 
@@ -93,7 +93,7 @@ def to_torch(variable: EmbeddingVariable, num_embeddings: int | None = None) -> 
     Raises InvalidArgumentError if the variable has a key that is negative or no row of the module,
     or if there isn't enough memory.
     """
-    variable = a_variable(variable)
+    variable = check_variable(variable)
     keys = variable.export()["keys"]
     least, most = (int(keys[0]), int(keys[-1])) if keys.size else (0, -1)
     rows = most + 1

@@ -361,7 +361,7 @@ def apply_all(
     if here and left_out is not None and bool(left_out):
         for variable, _ in here:
             with attempts.one():
-                variable.internals.leave_out_apply()
+                variable.internals.count_skipped_apply()
     else:
         with attempts.one():
             apply_bags(

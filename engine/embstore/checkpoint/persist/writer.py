@@ -21,7 +21,7 @@ from embstore.checkpoint.persist.earlier_runs import refuse_awaiting
 from embstore.checkpoint.save_job import quoted
 from embstore.checkpoint.variable_entry import variable_entry
 from embstore.errors import ClosedError, EmbStoreError, InvalidArgumentError
-from embstore.table.internals import cut, shards_of
+from embstore.table.internals import between_batches, shards_of
 from embstore.table.shard import BegunShard, PersistRequest, Shard
 from embstore.variable import EmbeddingVariable
 
@@ -179,7 +179,7 @@ class PersistWriter:
         parts: list[tuple[Shard, int]] = []
         try:
             entries = []
-            with cut(variables):
+            with between_batches(variables):
                 for place, variable in enumerate(variables):
                     files: list[tuple[str, BegunShard]] = []
                     for partition, shard in enumerate(variable.internals.shards):

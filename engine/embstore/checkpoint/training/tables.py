@@ -20,15 +20,15 @@ from embstore.checkpoint.persist.persisting import (
     planned_restore_persisted,
 )
 from embstore.checkpoint.restore import planned_restore
-from embstore.checkpoint.save import save_apart
+from embstore.checkpoint.save import save_outside_chain
 from embstore.checkpoint.training.directory import (
     PoolCheckpoint,
     TrainingCheckpoint,
     TrainingDirectory,
 )
 from embstore.errors import CheckpointError
+from embstore.table.retry import retry_while_in_use
 from embstore.table.uninterrupted import uninterrupted
-from embstore.table.when_free import when_free
 from embstore.variable import EmbeddingVariable
 
 __all__ = ["restore_tables", "writing_checkpoint"]
@@ -77,11 +77,12 @@ def _save_tables(
     """
     durable, others = _split_by_durability(variables)
     if others:
-        save_apart(begun.tables, others, step)  # may be removed before the program's own saves
+        # May be removed before the program's own saves.
+        save_outside_chain(begun.tables, others, step)
     if not durable:
         return None
     # Keeps one more, so that no older checkpoint is dropped before this one is published.
-    made = when_free(
+    made = retry_while_in_use(
         lambda: make_checkpoint(durable, pools, 0, step, keep + 1, counts_when_listed=False),
         _FREED_WITHIN_S,
     )
@@ -113,7 +114,7 @@ def restore_tables(
         if durable and kept is not None:
             number, save_id = kept.number, kept.id
             restores.append(
-                when_free(
+                retry_while_in_use(
                     lambda: planned.enter_context(
                         planned_restore_persisted(durable, pools, number, save_id)
                     ),
@@ -133,7 +134,9 @@ def _start_over(durable: Sequence[EmbeddingVariable], pools: Path) -> None:
     """
     waiting = {variable: found for variable in durable if (found := waiting_shards(variable))}
     if waiting and all(begun_for(shards) == pools for shards in waiting.values()):
-        when_free(lambda: remove_list(pools), _FREED_WITHIN_S)  # before the pools drop them
+        retry_while_in_use(
+            lambda: remove_list(pools), _FREED_WITHIN_S
+        )  # before the pools drop them
         discard_persisted([*waiting])
 
 

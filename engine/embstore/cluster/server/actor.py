@@ -18,9 +18,9 @@ from embstore.cluster.server.node_settings import NodeSettings
 from embstore.cluster.server.status import ServerStatus, status_of
 from embstore.errors import ClosedError, EmbStoreError
 from embstore.options import Tier
+from embstore.table.retry import retry_while_in_use
 from embstore.table.shard import ShardSpec
 from embstore.table.storage_places import prepare_places
-from embstore.table.when_free import when_free
 
 __all__ = ["ServerActor", "ShardPlace"]
 
@@ -69,7 +69,7 @@ class ServerActor:
         try:
             tiers, spec = settings.settle(place.tiers, spec)
             prepare_places(tiers, place.variable, place.shards)
-            shard = when_free(lambda: CountedShard(spec), place.freed_within_s)
+            shard = retry_while_in_use(lambda: CountedShard(spec), place.freed_within_s)
         except EmbStoreError as error:
             return Answer(error=error)
         assert self._server is not None, "it serves before anything is opened"

@@ -8,10 +8,10 @@ from embstore.errors import InvalidArgumentError
 from embstore.table import checks
 from embstore.variable import EmbeddingVariable
 
-__all__ = ["a_variable", "variables_in"]
+__all__ = ["check_variable", "check_variable_list"]
 
 
-def a_variable(value: object) -> EmbeddingVariable:
+def check_variable(value: object) -> EmbeddingVariable:
     """Returns `value`, the argument `variable`. Raises InvalidArgumentError if it is none."""
     if not isinstance(value, EmbeddingVariable):
         raise InvalidArgumentError(
@@ -21,7 +21,7 @@ def a_variable(value: object) -> EmbeddingVariable:
     return value
 
 
-def variables_in(value: Any) -> list[EmbeddingVariable]:
+def check_variable_list(value: Any) -> list[EmbeddingVariable]:
     """Returns the list `value`, the argument `variables`. Raises InvalidArgumentError if it is no
     list of variables.
     """

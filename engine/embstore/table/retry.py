@@ -8,14 +8,14 @@ from typing import TypeVar
 
 from embstore.errors import InUseError
 
-__all__ = ["when_free"]
+__all__ = ["retry_while_in_use"]
 
 _T = TypeVar("_T")
 
 _RETRY_INTERVAL_S = 0.2
 
 
-def when_free(call: Callable[[], _T], within_s: float) -> _T:
+def retry_while_in_use(call: Callable[[], _T], within_s: float) -> _T:
     """Returns the result of `call`, which is repeated while it raises InUseError. Raises that error
     once within_s seconds have passed.
     """
