@@ -227,7 +227,7 @@ def test_a_gradient_of_a_bag_that_is_not_finite_names_its_first_id(
 def test_bags_that_a_gpu_refuses_are_nan() -> None:
     rows, offsets = torch.ones(3, DIM), torch.tensor([0, 2])
     for refused in (0, 1):
-        bags = Bags("sum", offsets, refused=torch.tensor([refused])).combined(torch.arange(3), rows)
+        bags = Bags("sum", offsets, refusal=torch.tensor([refused])).combine(torch.arange(3), rows)
         assert bool(bags.isnan().all()) == (refused == 1)
         assert bool(bags.isnan().any()) == (refused == 1)
 

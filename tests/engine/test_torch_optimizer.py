@@ -474,7 +474,7 @@ def test_an_error_of_a_variable_comes_out_of_the_step(make_variable: MakeVariabl
 
 def gradient(device: str = "cpu", refused: Any = None) -> GradientPart:
     ids, grads = torch.arange(2, device=device), torch.ones(2, 3, device=device)
-    return GradientPart(0, ids, grads, refused=refused)
+    return GradientPart(0, ids, grads, refusal=refused)
 
 
 def test_an_error_on_a_gpu_stops_no_variable_on_the_host(
@@ -487,7 +487,7 @@ def test_an_error_on_a_gpu_stops_no_variable_on_the_host(
     monkeypatch.setattr("embstore.torch.rows.ApplyStep", SimpleNamespace(of=lambda *_: None))
     monkeypatch.setattr("embstore.torch.rows.apply_together", fail)
     users, items, ads = (make_variable(name=name) for name in ("users", "items", "ads"))
-    refused = gradient(refused=torch.tensor([Refusal.OFFSETS]))
+    refused = gradient(refusal=torch.tensor([Refusal.OFFSETS]))
     with pytest.raises(StoreFullError, match="users: is full"):
         apply_all([(users, gradient("meta")), (items, refused), (ads, gradient())])
     assert [variable.total_count()[0] for variable in (items, ads)] == [0, 2]
@@ -495,7 +495,7 @@ def test_an_error_on_a_gpu_stops_no_variable_on_the_host(
 
 def test_a_refused_gradient_stops_no_other_variable(make_variable: MakeVariable) -> None:
     users, items = (make_variable(name=name) for name in ("users", "items"))
-    refused = gradient(refused=torch.tensor([Refusal.OFFSETS]))
+    refused = gradient(refusal=torch.tensor([Refusal.OFFSETS]))
     with pytest.raises(InvalidArgumentError, match="users: offsets must start at 0"):
         apply_all([(users, refused), (items, gradient())])
     assert [variable.total_count()[0] for variable in (users, items)] == [0, 2]

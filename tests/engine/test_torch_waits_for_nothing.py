@@ -66,9 +66,9 @@ class Step:
         assert grads.shape == (len(ids), DIM)
         assert grads.is_meta
         for array, shape in (
-            (conditions.kept, ids.shape),
-            (conditions.refused, (1,)),
-            (conditions.left_out, (1,)),
+            (conditions.keep_mask, ids.shape),
+            (conditions.refusal, (1,)),
+            (conditions.skip, (1,)),
         ):
             if array is not None:
                 told: Any = array
@@ -136,9 +136,9 @@ def test_a_step_needs_no_value_of_a_tensor(
     for conditions in step.applied:
         # If gathered gradients were changed in place, the device finds out whether they are zeros
         # now.
-        assert (conditions.kept is None) == (padding_idx is None and not gathers)
-        assert conditions.refused is not None
-        assert (conditions.left_out is None) == (not gathers)
+        assert (conditions.keep_mask is None) == (padding_idx is None and not gathers)
+        assert conditions.refusal is not None
+        assert (conditions.skip is None) == (not gathers)
     with torch.no_grad():
         bag(step.ids(), offsets)
 
@@ -210,7 +210,7 @@ def test_gradients_are_seen_without_those_of_padding(make_variable: MakeVariable
 def test_wrong_offsets_make_bags_of_nan_and_train_nothing(
     var: es.EmbeddingVariable, monkeypatch: pytest.MonkeyPatch, offsets: list[int], gathers: bool
 ) -> None:
-    monkeypatch.setattr("embstore.torch.modules.rows_lie_with", lambda *_: True)
+    monkeypatch.setattr("embstore.torch.modules.are_on_gpu_of_rows", lambda *_: True)
     bag = es.torch.EmbeddingBag(var)
     optimizer = es.torch.Optimizer(bag) if gathers else None
     good = bag(torch.tensor([1, 2]), torch.tensor([0, 1]))

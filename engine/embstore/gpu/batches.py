@@ -68,18 +68,18 @@ def ids_on_host(ids: checks.Ids | OnDevice) -> NDArray[np.int64]:
 class BatchConditions:
     """Conditions of an update that only its GPU knows: int64 arrays in the GPU's memory."""
 
-    kept: OnDevice | None = None  # ids' shape; 0 leaves an id and its gradients out
-    refused: OnDevice | None = None  # (1,): the number of a reason, from 1; 0: not refused
+    keep_mask: OnDevice | None = None  # ids' shape; 0 leaves an id and its gradients out
+    refusal: OnDevice | None = None  # (1,): the number of a reason, from 1; 0: not refused
     reasons: tuple[str, ...] = ()  # for refusing the batch: messages of InvalidArgumentErrors
     # (1,): if not 0, the batch is left out: it counts as an apply that changes nothing, no error.
-    left_out: OnDevice | None = None
+    skip: OnDevice | None = None
 
     def addresses(self, ids: IdsOnDevice) -> tuple[int, int, int]:
-        """Returns the addresses of `kept`, `refused` and `left_out`, 0 for None."""
+        """Returns the addresses of `keep_mask`, `refusal` and `skip`, 0 for None."""
         return (
-            0 if self.kept is None else _address("kept", self.kept, ids, ids.shape),
-            0 if self.refused is None else _address("refused", self.refused, ids, (1,)),
-            0 if self.left_out is None else _address("left_out", self.left_out, ids, (1,)),
+            0 if self.keep_mask is None else _address("keep_mask", self.keep_mask, ids, ids.shape),
+            0 if self.refusal is None else _address("refusal", self.refusal, ids, (1,)),
+            0 if self.skip is None else _address("skip", self.skip, ids, (1,)),
         )
 
 

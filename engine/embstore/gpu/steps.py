@@ -70,9 +70,9 @@ class ApplyStep:
         ids = _ids_for(variable, array)
         grads, address = ids.gradients(grads, variable.dim)
         conditions = conditions or BatchConditions()
-        kept, refused, left_out = conditions.addresses(ids)
+        keep_mask, refusal, skip = conditions.addresses(ids)
         reasons = list(conditions.reasons)
-        batch = (*_batch(variable, ids), address, kept, refused, reasons, left_out)
+        batch = (*_batch(variable, ids), address, keep_mask, refusal, reasons, skip)
         return cls(variable, ids, grads, conditions, batch)
 
 

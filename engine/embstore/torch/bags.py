@@ -24,32 +24,32 @@ class Bags(NamedTuple):
         None: the ids have the shape (bags, length), and each row of ids is a bag.
     weights: floats, one for each id, by which the rows are multiplied.
     padding_idx: an id that is left out of its bag.
-    refused: int64 (1,) on the device of `offsets`. If it is not 0, all bags are nan.
+    refusal: int64 (1,) on the device of `offsets`. If it is not 0, all bags are nan.
     """
 
     mode: str
     offsets: Tensor | None = None
     weights: Tensor | None = None
     padding_idx: int | None = None
-    refused: Tensor | None = None
+    refusal: Tensor | None = None
 
-    def beside(self, ids: Tensor) -> Bags:
+    def on_device_of(self, ids: Tensor) -> Bags:
         """Returns the same bags with offsets on the device of the ids."""
         if self.offsets is None or self.offsets.device == ids.device:
             return self
         return self._replace(offsets=self.offsets.to(ids.device))
 
-    def kept(self) -> Bags:
+    def with_own_offsets(self) -> Bags:
         """Returns the same bags with a copy of the offsets, which the caller may overwrite before
         the backward pass.
         """
         return self if self.offsets is None else self._replace(offsets=self.offsets.clone())
 
-    def are_rows(self, ids: Tensor) -> bool:
+    def are_single_ids(self, ids: Tensor) -> bool:
         """Returns whether each bag is one id of a (bags, 1) tensor."""
         return self.offsets is None and ids.shape[1] == 1
 
-    def begins(self, ids: Tensor) -> Tensor:
+    def bag_offsets(self, ids: Tensor) -> Tensor:
         """Returns where each bag begins among the ids, int64 (bags,)."""
         if self.offsets is not None:
             return self.offsets
@@ -57,51 +57,51 @@ class Bags(NamedTuple):
 
     def for_core(self, ids: Tensor) -> BagsOfIds:
         """Returns the bags of ids on the CPU as `embstore.table.many` takes them."""
-        return self.begins(ids).numpy(), self.padding_idx
+        return self.bag_offsets(ids).numpy(), self.padding_idx
 
-    def combined(self, ids: Tensor, rows: Tensor) -> Tensor:
+    def combine(self, ids: Tensor, rows: Tensor) -> Tensor:
         """Combines rows of shape ids.shape + (dim,) into bags of shape (bags, dim)."""
         if self.weights is not None:
             rows = rows * self.weights.unsqueeze(-1)
         if self.padding_idx is not None:
             rows = rows.masked_fill((ids == self.padding_idx).unsqueeze(-1), 0)
         if rows.requires_grad:
-            sums: Tensor = _Sums.apply(self.kept(), ids, rows)  # type: ignore[no-untyped-call]
+            sums: Tensor = _SumRows.apply(self.with_own_offsets(), ids, rows)  # type: ignore[no-untyped-call]
         else:
-            sums = self._sums(rows)
-        return self.of_sums(ids, sums)
+            sums = self._sum(rows)
+        return self.divide(ids, sums)
 
-    def spread(self, ids: Tensor, of_sums: Tensor) -> Tensor:
+    def spread_to_ids(self, ids: Tensor, sum_grads: Tensor) -> Tensor:
         """Returns the gradients of the rows, ids.shape + (dim,), from those of the bags' sums,
         (bags, dim). The gradient of a padding id is undefined.
         """
         if self.offsets is None:  # a copy, since autograd may write into of_sums later
-            of_ids = of_sums.unsqueeze(1).expand(-1, ids.shape[1], -1)
-            return of_ids.clone(memory_format=torch.contiguous_format)
+            id_grads = sum_grads.unsqueeze(1).expand(-1, ids.shape[1], -1)
+            return id_grads.clone(memory_format=torch.contiguous_format)
         # The gradient of sum() is one number with strides of 0, from which index_select takes ten
         # times as long.
-        return of_sums.contiguous().index_select(0, self._bag_of_each(ids))
+        return sum_grads.contiguous().index_select(0, self._bag_numbers(ids))
 
-    def of_sums(self, ids: Tensor, sums: Tensor) -> Tensor:
+    def divide(self, ids: Tensor, sums: Tensor) -> Tensor:
         """Divides sums (bags, dim) as the mode says: the sums of rows to get the bags, or the bags'
         gradients to get those of the sums.
         """
         return sums if self.mode == "sum" else sums / self._divisors(ids, sums.dtype)
 
-    def _sums(self, rows: Tensor) -> Tensor:
+    def _sum(self, rows: Tensor) -> Tensor:
         if self.offsets is None:
             return rows.squeeze(1) if rows.shape[1] == 1 else rows.sum(dim=1)
         # embedding_bag adds the rows of a bag in their order, on a GPU too.
         positions = torch.arange(rows.shape[0], device=rows.device)
         sums = torch.embedding_bag(rows, positions, self.offsets)[0]
-        return sums if self.refused is None else sums.masked_fill(self.refused != 0, torch.nan)
+        return sums if self.refusal is None else sums.masked_fill(self.refusal != 0, torch.nan)
 
     def _lengths(self, ids: Tensor) -> Tensor:
         if self.offsets is None:
             return ids.new_full(ids.shape[:1], ids.shape[1])
         return self.offsets.diff(append=self.offsets.new_full((1,), ids.shape[0]))
 
-    def _bag_of_each(self, ids: Tensor) -> Tensor:
+    def _bag_numbers(self, ids: Tensor) -> Tensor:
         return torch.repeat_interleave(self._lengths(ids), output_size=ids.shape[0])
 
     def _divisors(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
@@ -112,19 +112,19 @@ class Bags(NamedTuple):
             if self.offsets is None:
                 counted = counted - padding.sum(dim=1)
             else:
-                counted = counted.index_add(0, self._bag_of_each(ids), padding, alpha=-1)
+                counted = counted.index_add(0, self._bag_numbers(ids), padding, alpha=-1)
         divisors = counted.unsqueeze(1).clamp(min=1).to(dtype)
         return divisors if self.mode == "mean" else divisors.sqrt()
 
 
-class _Sums(torch.autograd.Function):
+class _SumRows(torch.autograd.Function):
     """Sums rows that have gradients. embedding_bag's own backward takes twice the time."""
 
     @staticmethod
     def forward(ctx: Any, bags: Bags, ids: Tensor, rows: Tensor) -> Tensor:
         ctx.bags, ctx.ids = bags, ids
-        return bags._sums(rows)
+        return bags._sum(rows)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[None, None, Tensor]:
-        return None, None, ctx.bags.spread(ctx.ids, grad)
+        return None, None, ctx.bags.spread_to_ids(ctx.ids, grad)

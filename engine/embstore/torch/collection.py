@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = ["EmbeddingBagCollection", "KeyedJaggedTensor", "KeyedTensor"]
 
-_MOST_ARGUMENTS = 3  # EmbeddingBag.forward takes three
+_MAX_ARGUMENTS = 3  # EmbeddingBag.forward takes three
 
 BagsOfFeature: TypeAlias = "Tensor | tuple[Any, ...]"
 
 
-class Jagged(Protocol):
+class JaggedProtocol(Protocol):
     """The methods that TorchRec's KeyedJaggedTensor and this module's share."""
 
     def keys(self) -> Sequence[str]: ...
@@ -53,7 +53,7 @@ class KeyedJaggedTensor:
         length_per_key: Sequence[int] | None = None,
         weights: Tensor | None = None,
     ) -> None:
-        self._keys = _as_keys(keys)
+        self._keys = _checked_keys(keys)
         self._values = as_ids("values", values)
         self._lengths = as_ids("lengths", lengths)
         for name, tensor in (("values", self._values), ("lengths", self._lengths)):
@@ -65,23 +65,23 @@ class KeyedJaggedTensor:
                 f"lengths must have one for each bag of each of {features} keys, got "
                 f"{len(self._lengths)}"
             )
-        told = None if length_per_key is None else _as_lengths(length_per_key)
+        counts = None if length_per_key is None else _checked_lengths(length_per_key)
         # With length_per_key, lengths on a GPU aren't checked: the host would have to wait.
-        if told is None or self._lengths.is_cpu:
+        if counts is None or self._lengths.is_cpu:
             if (self._lengths < 0).any():  # its bag would take other bags' ids
                 raise InvalidArgumentError(
                     f"lengths must be at least 0, got {int(self._lengths.min())}"
                 )
-            counted = self._lengths.view(features, -1).sum(dim=1).tolist()
-            told = counted if told is None else told
+            summed = self._lengths.view(features, -1).sum(dim=1).tolist()
+            counts = summed if counts is None else counts
         else:
-            counted = told
-        if told != counted or len(told) != features or sum(told) != len(self._values):
+            summed = counts
+        if counts != summed or len(counts) != features or sum(counts) != len(self._values):
             raise InvalidArgumentError(
                 f"length_per_key must be how many of {len(self._values)} ids each of {features} "
-                f"keys has, got {told}"
+                f"keys has, got {counts}"
             )
-        self._offset_per_key = list(accumulate(told, initial=0))
+        self._offset_per_key = list(accumulate(counts, initial=0))
         if weights is not None:
             check_weights("weights", weights, self._values.shape, "values")
         self._weights = weights
@@ -160,7 +160,7 @@ class EmbeddingBagCollection(torch.nn.Module):
         self.features = list(bags)
         self.bags = torch.nn.ModuleList(bags.values())
 
-    def forward(self, features: Mapping[str, BagsOfFeature] | Jagged) -> KeyedTensor:
+    def forward(self, features: Mapping[str, BagsOfFeature] | JaggedProtocol) -> KeyedTensor:
         """Returns the bags of all features, in the collection's order.
 
         features: a dict that has the arguments of `EmbeddingBag` by the features' names: ids
@@ -169,38 +169,38 @@ class EmbeddingBagCollection(torch.nn.Module):
             same number of bags. Features that the collection doesn't have are ignored.
         """
         if isinstance(features, Mapping):
-            given = features
+            by_feature = features
         elif hasattr(features, "offset_per_key"):
-            given = self._taken_apart(features)
+            by_feature = self._split_by_feature(features)
         else:
             raise InvalidArgumentError(
                 "features must be a dict with the ids of each feature's name, or a "
                 f"KeyedJaggedTensor, got {type(features).__name__}"
             )
-        asked: list[Request] = []
+        requests: list[Request] = []
         modules = self._modules_of_features()
         check_runs(modules[0][1])
         for name, module in modules:
-            if name not in given:
+            if name not in by_feature:
                 raise InvalidArgumentError(f"features has no {name!r}, which the collection has")
-            bags = given[name]
+            bags = by_feature[name]
             arguments = bags if isinstance(bags, tuple) else (bags,)
-            if not 1 <= len(arguments) <= _MOST_ARGUMENTS:
+            if not 1 <= len(arguments) <= _MAX_ARGUMENTS:
                 raise InvalidArgumentError(
                     f"features[{name!r}] must be ids, or a tuple of ids, offsets and "
                     f"per_sample_weights, got a tuple of {len(arguments)}"
                 )
             try:
-                asked.append(module.request(*arguments))
+                requests.append(module.request(*arguments))
             except InvalidArgumentError as error:
                 raise InvalidArgumentError(f"features[{name!r}]: {error}") from error
-            first, newest = asked[0].result_count, asked[-1].result_count
+            first, newest = requests[0].result_count, requests[-1].result_count
             if newest != first:
                 raise InvalidArgumentError(
                     f"features must have as many bags each: {self.features[0]!r} has {first}, "
                     f"{name!r} has {newest}"
                 )
-        return KeyedTensor(dict(zip(self.features, lookup(asked), strict=True)))
+        return KeyedTensor(dict(zip(self.features, lookup(requests), strict=True)))
 
     def _modules_of_features(self) -> list[tuple[str, EmbeddingBag]]:
         return [
@@ -209,10 +209,10 @@ class EmbeddingBagCollection(torch.nn.Module):
             if isinstance(module, EmbeddingBag)
         ]
 
-    def _taken_apart(self, features: Jagged) -> dict[str, BagsOfFeature]:
+    def _split_by_feature(self, features: JaggedProtocol) -> dict[str, BagsOfFeature]:
         """Returns each feature's ids, offsets and weights, as the feature's module takes them."""
         keys, values, weights = features.keys(), features.values(), features.weights_or_none()
-        _check_differ(keys)
+        _check_distinct(keys)
         lengths = as_ids("lengths", features.lengths()).view(len(keys), -1)
         offsets = torch.nn.functional.pad(lengths.cumsum(dim=1), (1, 0))
         bounds = pairwise(features.offset_per_key())
@@ -222,25 +222,25 @@ class EmbeddingBagCollection(torch.nn.Module):
         return {
             key: (
                 values[begin:end],
-                own if key in with_end else own[:-1],
+                feature_offsets if key in with_end else feature_offsets[:-1],
                 None if weights is None else weights[begin:end],
             )
-            for key, own, (begin, end) in zip(keys, offsets, bounds, strict=True)
+            for key, feature_offsets, (begin, end) in zip(keys, offsets, bounds, strict=True)
         }
 
     def extra_repr(self) -> str:
         return f"features={self.features}"
 
 
-def _as_keys(keys: object) -> list[str]:
+def _checked_keys(keys: object) -> list[str]:
     names = list(keys) if isinstance(keys, Iterable) and not isinstance(keys, str) else []
     if not names or not all(isinstance(name, str) for name in names):
         raise InvalidArgumentError(f"keys must be a list of features' names, got {keys!r}")
-    _check_differ(names)
+    _check_distinct(names)
     return names
 
 
-def _as_lengths(length_per_key: Iterable[int]) -> list[int]:
+def _checked_lengths(length_per_key: Iterable[int]) -> list[int]:
     try:
         return [index(length) for length in length_per_key]
     except TypeError:
@@ -249,7 +249,7 @@ def _as_lengths(length_per_key: Iterable[int]) -> list[int]:
         ) from None
 
 
-def _check_differ(keys: Sequence[str]) -> None:
+def _check_distinct(keys: Sequence[str]) -> None:
     if len(set(keys)) != len(keys):
         again = next(key for key, times in Counter(keys).items() if times > 1)
         raise InvalidArgumentError(

@@ -22,8 +22,8 @@ from embstore.torch.rows import (
     GradientPart,
     Rows,
     apply_all,
-    joined,
-    rows_lie_with,
+    are_on_gpu_of_rows,
+    join_parts,
     rows_of,
 )
 from embstore.variable import EmbeddingVariable
@@ -44,7 +44,7 @@ class Request(NamedTuple):
     padding_idx: int | None = None  # an id that gets no gradient
     # The argument `count` of `EmbeddingVariable.lookup`, for look-ups without gradients.
     counts: bool = True
-    # How the rows are combined. Its `refused` is 0, or a Refusal, and then no row is trained.
+    # How the rows are combined. Its `refusal` is 0, or a Refusal, and then no row is trained.
     bags: Bags | None = None
 
     @property
@@ -61,29 +61,31 @@ def lookup(requests: Sequence[Request]) -> list[Tensor]:
     device and in the dtype of `Rows`. Requests with ids on one GPU are looked up as one step.
     """
     # Requests are grouped by whether they are trained, and whether they count accesses.
-    alike: dict[tuple[bool, bool], list[int]] = {}
+    groups: dict[tuple[bool, bool], list[int]] = {}
     all_rows = [rows_of(request.variable) for request in requests]
     for number, (request, rows) in enumerate(zip(requests, all_rows, strict=True)):
         _check_is_parameter(rows, request.module)
         is_trained = request.training and rows.requires_grad and torch.is_grad_enabled()
-        alike.setdefault((is_trained, is_trained or request.counts), []).append(number)
+        groups.setdefault((is_trained, is_trained or request.counts), []).append(number)
     found: dict[int, Tensor] = {}
-    for (is_trained, count), own in alike.items():
-        reads = [_Read.of(requests[number], all_rows[number], is_trained) for number in own]
+    for (is_trained, count), members in groups.items():
+        reads = [
+            _Read.from_request(requests[number], all_rows[number], is_trained) for number in members
+        ]
         values: Sequence[Tensor]
         if is_trained:
             for read in reads:
                 read.rows.watch(_note_accumulated)
             values = _Lookup.apply(reads, *(read.rows for read in reads))  # type: ignore[no-untyped-call]
         else:
-            values = _rows_of(reads, count=count)
-        found.update(zip(own, values, strict=True))
+            values = _rows_or_bags(reads, count=count)
+        found.update(zip(members, values, strict=True))
     results = []
     for number, (request, rows) in enumerate(zip(requests, all_rows, strict=True)):
         ids, bags = request.ids, request.bags
         result = found[number].to(ids.device, rows.dtype)
         if bags is not None and bags.weights is not None:  # the weights may have gradients
-            result = bags.combined(ids, result)
+            result = bags.combine(ids, result)
         results.append(result)
     return results
 
@@ -110,24 +112,24 @@ class _Read(NamedTuple):
     rows: Rows
     ids: Tensor
     padding_idx: int | None
-    refused: Tensor | None
+    refusal: Tensor | None
     bags: Bags | None  # the bags that the look-up itself combines: those without weights
     group: replicas.Replicas | None
 
     @classmethod
-    def of(cls, request: Request, rows: Rows, is_trained: bool) -> _Read:
+    def from_request(cls, request: Request, rows: Rows, is_trained: bool) -> _Read:
         variable, ids = request.variable, request.ids
         if is_trained:  # a copy: the update needs the ids as they are now
             ids = ids.clone()
-        if not ids.is_cpu and not rows_lie_with(variable, ids):
+        if not ids.is_cpu and not are_on_gpu_of_rows(variable, ids):
             ids = ids.cpu()
-        bags, refused = request.bags, None
+        bags, refusal = request.bags, None
         if bags is not None:
-            refused = bags.refused
-            bags = None if bags.weights is not None else bags.beside(ids)
+            refusal = bags.refusal
+            bags = None if bags.weights is not None else bags.on_device_of(ids)
         if is_trained and bags is not None:
-            bags = bags.kept()
-        return cls(rows, ids, request.padding_idx, refused, bags, replicas.current(variable))
+            bags = bags.with_own_offsets()
+        return cls(rows, ids, request.padding_idx, refusal, bags, replicas.current(variable))
 
 
 class _Lookup(torch.autograd.Function):
@@ -138,33 +140,33 @@ class _Lookup(torch.autograd.Function):
         ctx.reads = reads
         ctx.numbers = [next(_forward_numbers) for _ in reads]
         ctx.set_materialize_grads(False)  # rows without a gradient aren't trained
-        return tuple(_rows_of(reads, train=True))
+        return tuple(_rows_or_bags(reads, train=True))
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     @outside_of_graphs
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         gathering = current_pass()
-        of_rows: list[Tensor | None] = []
+        row_grads: list[Tensor | None] = []
         for read, number, grad in zip(ctx.reads, ctx.numbers, grads, strict=True):
             if grad is None:
-                of_rows.append(None)
+                row_grads.append(None)
                 continue
             bags = read.bags
             if bags is not None:
-                grad = bags.of_sums(read.ids, grad)
+                grad = bags.divide(read.ids, grad)
                 if not read.ids.is_cpu:
-                    grad, bags = bags.spread(read.ids, grad), None
+                    grad, bags = bags.spread_to_ids(read.ids, grad), None
             # The tensor itself, not a view: autograd may write into a tensor without other holders.
             gathering.add(
                 read.rows,
                 read.group,
-                _Gathered(number, read.ids, grad, read.padding_idx, read.refused, bags),
+                _Gathered(number, read.ids, grad, read.padding_idx, read.refusal, bags),
             )
             # The gradient of the parameter itself, which has no rows. It tells
             # DistributedDataParallel and the like that the parameter has been used.
-            of_rows.append(torch.zeros_like(read.rows))
-        return None, *of_rows
+            row_grads.append(torch.zeros_like(read.rows))
+        return None, *row_grads
 
 
 class _Gathered(NamedTuple):
@@ -174,7 +176,7 @@ class _Gathered(NamedTuple):
     ids: Tensor
     grad: Tensor
     padding_idx: int | None
-    refused: Tensor | None
+    refusal: Tensor | None
     bags: Bags | None = None  # `grad` is that of their sums
 
 
@@ -212,19 +214,19 @@ class _Pass:
         # Ordered by name: replicas wait for each other, so all must take variables in one order.
         ordered = sorted(self.parts, key=lambda rows: rows.variable.name)
         for rows in ordered:
-            _check_is_wanted(rows, rows in self.accumulated, self.is_scaled)
+            _check_trains(rows, rows in self.accumulated, self.is_scaled)
             if rows not in self.groups:
-                replicas.check_not_apart(rows.variable)
+                replicas.check_trains_all_replicas(rows.variable)
         # Checks and hooks may raise, so they run before anything is gathered or trained.
-        parts = {rows: self._part_of(rows) for rows in ordered}
+        parts = {rows: self._joined_part(rows) for rows in ordered}
         at_once: list[tuple[EmbeddingVariable, GradientPart]] = []
         for rows, part in parts.items():
             group = self.groups.get(rows)
             if group is not None and group.synchronizes:
-                part = group.mean(joined([*rows.take_parts_of_this_replica(), part]))
+                part = group.mean(join_parts([*rows.take_unreduced_parts(), part]))
             if rows.gathers:
                 rows.add_part(part)
-            elif part.of_all_replicas:
+            elif part.is_reduced:
                 at_once.append((rows.variable, part))
             else:
                 raise InvalidArgumentError(
@@ -241,13 +243,13 @@ class _Pass:
                 "can leave out a step"
             ) from error
 
-    def _part_of(self, rows: Rows) -> GradientPart:
+    def _joined_part(self, rows: Rows) -> GradientPart:
         group = self.groups.get(rows)
-        part = joined([_part(rows, gathered, group) for gathered in self.parts[rows]])
-        return rows.through_hooks(part)
+        part = join_parts([_gradient_part(rows, gathered, group) for gathered in self.parts[rows]])
+        return rows.run_hooks(part)
 
 
-def _check_is_wanted(rows: Rows, is_accumulated: bool, is_scaled: bool) -> None:
+def _check_trains(rows: Rows, is_accumulated: bool, is_scaled: bool) -> None:
     name = rows.variable.name
     if not is_accumulated:
         raise InvalidArgumentError(
@@ -267,28 +269,30 @@ def _check_is_wanted(rows: Rows, is_accumulated: bool, is_scaled: bool) -> None:
         )
 
 
-def _part(rows: Rows, gathered: _Gathered, group: replicas.Replicas | None) -> GradientPart:
+def _gradient_part(
+    rows: Rows, gathered: _Gathered, group: replicas.Replicas | None
+) -> GradientPart:
     ids = gathered.ids.reshape(-1)
     grads = gathered.grad.detach().reshape(-1, rows.variable.dim).to(torch.float32)
     holders = _holders(gathered)
     if rows.gathers and (holders is None or holders != _FEWEST_HOLDERS):
         grads = grads.clone()  # its other holders may write into it before the step
-    kept, bags = None, gathered.bags
+    keep_mask, bags = None, gathered.bags
     if bags is not None:
-        bags = bags._replace(offsets=bags.begins(gathered.ids))
+        bags = bags._replace(offsets=bags.bag_offsets(gathered.ids))
     elif gathered.padding_idx is not None:
-        kept = ids != gathered.padding_idx
+        keep_mask = ids != gathered.padding_idx
     part = GradientPart(
         gathered.number,
         ids,
         grads,
-        of_all_replicas=group is None,
-        kept=kept,
-        refused=gathered.refused,
+        is_reduced=group is None,
+        keep_mask=keep_mask,
+        refusal=gathered.refusal,
         bags=bags,
     )
-    # settled() waits for a GPU, but replicas have to exchange their numbers of ids anyway.
-    return part if group is None else part.spread().settled(rows.variable.name)
+    # resolved() waits for a GPU, but replicas have to exchange their numbers of ids anyway.
+    return part if group is None else part.spread_to_ids().resolved(rows.variable.name)
 
 
 # The running passes by autograd's numbers. Only the callback that ends a pass owns its entry, so
@@ -315,9 +319,11 @@ def _note_accumulated(rows: Tensor) -> None:
     current_pass().accumulated.add(rows)
 
 
-def _rows_of(reads: Sequence[_Read], *, train: bool = False, count: bool = True) -> list[Tensor]:
+def _rows_or_bags(
+    reads: Sequence[_Read], *, train: bool = False, count: bool = True
+) -> list[Tensor]:
     """Returns each read's rows, or one row for each of its bags, on the device of its ids."""
-    if (bags := _bags_summed_here(reads, train, count)) is not None:
+    if (bags := _sum_bags_in_core(reads, train, count)) is not None:
         return bags
     found = lookup_many(
         [read.rows.variable for read in reads],
@@ -328,33 +334,33 @@ def _rows_of(reads: Sequence[_Read], *, train: bool = False, count: bool = True)
     tensors = []
     for read, rows in zip(reads, found, strict=True):
         tensor = torch.from_numpy(rows) if read.ids.is_cpu else rows
-        tensors.append(tensor if read.bags is None else read.bags.combined(read.ids, tensor))
+        tensors.append(tensor if read.bags is None else read.bags.combine(read.ids, tensor))
     return tensors
 
 
-def _bags_summed_here(reads: Sequence[_Read], train: bool, count: bool) -> list[Tensor] | None:
+def _sum_bags_in_core(reads: Sequence[_Read], train: bool, count: bool) -> list[Tensor] | None:
     """Returns the bags of all reads if the core can sum them as it looks rows up, while one
     variable's rows are in the processor's cache; else None.
     """
-    of_reads = [
+    ids_and_bags = [
         (read.ids, read.bags)
         for read in reads
-        if read.bags is not None and read.ids.is_cpu and read.refused is None
+        if read.bags is not None and read.ids.is_cpu and read.refusal is None
     ]
-    if len(of_reads) != len(reads):
+    if len(ids_and_bags) != len(reads):
         return None
-    if all(bags.are_rows(ids) for ids, bags in of_reads):  # there is nothing to sum
+    if all(bags.are_single_ids(ids) for ids, bags in ids_and_bags):  # there is nothing to sum
         return None
     sums = look_up_bags(
         [read.rows.variable for read in reads],
-        [ids.reshape(-1).numpy() for ids, _ in of_reads],
-        [bags.for_core(ids) for ids, bags in of_reads],
+        [ids.reshape(-1).numpy() for ids, _ in ids_and_bags],
+        [bags.for_core(ids) for ids, bags in ids_and_bags],
         train=train,
         count=count,
     )
     if sums is None:
         return None
     return [
-        bags.of_sums(ids, torch.from_numpy(own))
-        for (ids, bags), own in zip(of_reads, sums, strict=True)
+        bags.divide(ids, torch.from_numpy(bag_sums))
+        for (ids, bags), bag_sums in zip(ids_and_bags, sums, strict=True)
     ]

@@ -14,7 +14,7 @@ from embstore.table import checks
 from embstore.table.variable_arguments import check_variable
 from embstore.torch.bags import MODES, Bags
 from embstore.torch.lookup import Request, lookup
-from embstore.torch.rows import Refusal, Rows, rows_lie_with, rows_of
+from embstore.torch.rows import Refusal, Rows, are_on_gpu_of_rows, rows_of
 from embstore.variable import EmbeddingVariable
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class _EmbeddingModule(torch.nn.Module):
     def _ids(self, ids: object) -> Tensor:
         """Returns the ids as int64. Raises InvalidArgumentError unless they are a tensor of ids."""
         ids = as_ids("ids", ids)
-        if ids.is_meta and not rows_lie_with(self.variable, ids):
+        if ids.is_meta and not are_on_gpu_of_rows(self.variable, ids):
             raise InvalidArgumentError(
                 "ids must have values, got a tensor on the device meta, which has none; make them "
                 "on the CPU or a GPU"
@@ -112,8 +112,8 @@ class _EmbeddingModule(torch.nn.Module):
         error_msgs: list[str],
     ) -> None:
         """Loads all state but `rows`, which is an unexpected key if it is there."""
-        of_rows = self._keys_of_rows(prefix)
-        for key in of_rows:
+        row_keys = self._keys_of_rows(prefix)
+        for key in row_keys:
             if state_dict.pop(key, None) is not None and strict:
                 unexpected_keys.append(key)
         super()._load_from_state_dict(
@@ -125,7 +125,7 @@ class _EmbeddingModule(torch.nn.Module):
             unexpected_keys,
             error_msgs,
         )
-        missing_keys[:] = [key for key in missing_keys if key not in of_rows]
+        missing_keys[:] = [key for key in missing_keys if key not in row_keys]
 
     def _keys_of_rows(self, prefix: str) -> list[str]:
         """Returns the keys of `Rows` in a state_dict. A subclass may have them by a second name."""
@@ -211,24 +211,24 @@ class EmbeddingBag(_EmbeddingModule):
         ids = self._ids(ids)
         if per_sample_weights is not None:
             self._check_weights(ids, per_sample_weights)
-        refused = None
+        refusal = None
         if ids.dim() == 2:
             if offsets is not None:
                 raise InvalidArgumentError(
                     "offsets must be None where ids are 2-D: every row is a bag"
                 )
         elif ids.dim() == 1:
-            offsets, refused = self._offsets(ids, offsets)
+            offsets, refusal = self._offsets(ids, offsets)
         else:
             raise InvalidArgumentError(f"ids must be 1-D or 2-D, got {ids.dim()}-D")
-        bags = Bags(self.mode, offsets, per_sample_weights, self.padding_idx, refused)
+        bags = Bags(self.mode, offsets, per_sample_weights, self.padding_idx, refusal)
         return self._request(ids, bags)
 
     def _offsets(self, ids: Tensor, offsets: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Returns where each bag begins, and, if only the GPU can check that, an int64 (1,) there:
         0 or a Refusal.
         """
-        offsets = _as_offsets(offsets)
+        offsets = _checked_offsets(offsets)
         (id_count,), (offset_count,) = ids.shape, offsets.shape
         with_last = self.include_last_offset
         if with_last and offset_count == 0:
@@ -239,9 +239,9 @@ class EmbeddingBag(_EmbeddingModule):
         begins = offsets[:bag_count] if with_last else offsets
         if offset_count == 0:
             return begins, None
-        if offsets.device == ids.device and rows_lie_with(self.variable, ids):
-            wrong = _are_wrong(offsets, id_count, with_last)
-            return begins.masked_fill(wrong, 0), wrong.long() * Refusal.OFFSETS.value
+        if offsets.device == ids.device and are_on_gpu_of_rows(self.variable, ids):
+            are_invalid = _are_invalid(offsets, id_count, with_last)
+            return begins.masked_fill(are_invalid, 0), are_invalid.long() * Refusal.OFFSETS.value
         _check_offsets(offsets, id_count, with_last)
         return begins, None
 
@@ -293,17 +293,17 @@ def as_ids(name: str, ids: object) -> Tensor:
     return ids if ids.dtype is torch.int64 else ids.long()
 
 
-def check_weights(name: str, weights: object, shape: torch.Size, of: str) -> None:
+def check_weights(name: str, weights: object, shape: torch.Size, shape_of: str) -> None:
     """Raises InvalidArgumentError, with the name, unless weights are floats of the given shape.
 
-    of: the name of the argument that has this shape.
+    shape_of: the name of the argument that has this shape.
     """
     if not isinstance(weights, torch.Tensor) or not weights.is_floating_point():
         raise InvalidArgumentError(f"{name} must be a tensor of floats")
     _check_dense(name, weights)
     if weights.shape != shape:
         raise InvalidArgumentError(
-            f"{name} must have the shape of {of}, {tuple(shape)}, got {tuple(weights.shape)}"
+            f"{name} must have the shape of {shape_of}, {tuple(shape)}, got {tuple(weights.shape)}"
         )
 
 
@@ -316,7 +316,7 @@ def _check_dense(name: str, tensor: Tensor) -> None:
         )
 
 
-def _as_offsets(offsets: Tensor | None) -> Tensor:
+def _checked_offsets(offsets: Tensor | None) -> Tensor:
     if offsets is None:
         raise InvalidArgumentError(
             "offsets must say where each bag starts where ids are 1-D, got None"
@@ -327,19 +327,19 @@ def _as_offsets(offsets: Tensor | None) -> Tensor:
     return offsets
 
 
-def _are_wrong(offsets: Tensor, ids: int, ends_with_last: bool) -> Tensor:
+def _are_invalid(offsets: Tensor, ids: int, ends_with_last: bool) -> Tensor:
     """Returns a bool (1,): whether these can't be the offsets of bags with `ids` ids in all.
 
     ends_with_last: whether the last offset is the end of the last bag.
     """
-    wrong = (offsets[:-1] > offsets[1:]).any() | (offsets[:1] != 0)
+    are_invalid = (offsets[:-1] > offsets[1:]).any() | (offsets[:1] != 0)
     last = offsets[-1:]
-    return wrong | (last != ids if ends_with_last else last > ids)
+    return are_invalid | (last != ids if ends_with_last else last > ids)
 
 
 @outside_of_graphs
 def _check_offsets(offsets: Tensor, ids: int, ends_with_last: bool) -> None:
-    """Raises InvalidArgumentError for wrong offsets, in a twentieth of `_are_wrong`'s time."""
+    """Raises InvalidArgumentError for wrong offsets, in a twentieth of `_are_invalid`'s time."""
     array = offsets.cpu().numpy()
     if not may_begin(array, ids) or (ends_with_last and array.item(-1) != ids):
         to = "" if ends_with_last else "at most "

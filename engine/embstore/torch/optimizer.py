@@ -71,9 +71,9 @@ class Optimizer(torch.optim.Optimizer):
         groups = [{"lr": lr, **group} for group in groups]
         for group in groups:  # all are checked before the first one changes its variable
             _check_trainable(group)
-        self._set_rates: dict[Rows, float] = {}  # the lr that set each learning_rate
+        self._applied_rates: dict[Rows, float] = {}  # the lr that set each learning_rate
         # `rate_changes` of each variable when the step last read the state of its shards.
-        self._asked_at: dict[Rows, int] = {}
+        self._seen_rate_changes: dict[Rows, int] = {}
         self._global_step = 0
         super().__init__(groups, {})
 
@@ -95,7 +95,7 @@ class Optimizer(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a variable by {"params": its `Rows`} and possibly its "lr"."""
         _check_group("param_group", param_group, {"params", "lr", "name"})
-        params = list(_several(param_group["params"]))
+        params = list(_as_iterable(param_group["params"]))
         if len(params) != 1 or not isinstance(params[0], Rows):
             raise InvalidArgumentError(
                 "param_group: params must be the Rows of one variable, as an "
@@ -113,9 +113,9 @@ class Optimizer(torch.optim.Optimizer):
         if group["lr"] is None:
             group["lr"] = variable.learning_rate
         else:
-            variable.learning_rate = _rate_in(group)
+            variable.learning_rate = _checked_rate(group)
         super().add_param_group(group)
-        self._set_rates[rows] = variable.learning_rate
+        self._applied_rates[rows] = variable.learning_rate
         rows.trained_by = weakref.ref(self)
 
     @outside_of_graphs
@@ -142,10 +142,10 @@ class Optimizer(torch.optim.Optimizer):
                 loss = closure()
         rates = [self._rate_of(group) for group in self.param_groups]  # before any is set
         for group, rate in zip(self.param_groups, rates, strict=True):
-            self._agree_on_rate_and_step(group, rate)
+            self._update_rate_and_step(group, rate)
         step = self._global_step
         try:
-            apply_all(self._updates(), step, self._left_out())
+            apply_all(self._updates(), step, self._found_inf())
         except BaseException:
             self._forget_scaler()
             raise
@@ -177,17 +177,17 @@ class Optimizer(torch.optim.Optimizer):
                 "load the state of a dense optimizer into that one"
             )
         step = checks.integer("state_dict['global_step']", state_dict["global_step"], at_least=0)
-        groups = self._in_order(state_dict)
+        groups = self._in_order_of_groups(state_dict)
         for group, own in zip(groups, self.param_groups, strict=True):
-            _rate_in({**group, "params": own["params"]})
+            _checked_rate({**group, "params": own["params"]})
         super().load_state_dict({**state_dict, "param_groups": groups})
         self._global_step = step
         # nan equals no rate, so the next step sets all learning rates to the loaded ones.
-        self._set_rates = dict.fromkeys(self._all_rows(), math.nan)
+        self._applied_rates = dict.fromkeys(self._all_rows(), math.nan)
 
-    def _in_order(self, state_dict: dict[str, Any]) -> list[dict[str, Any]]:
+    def _in_order_of_groups(self, state_dict: dict[str, Any]) -> list[dict[str, Any]]:
         """Returns the groups of the state in the order of the optimizer's own."""
-        saved: list[dict[str, Any]] = list(_several(state_dict["param_groups"]))
+        saved: list[dict[str, Any]] = list(_as_iterable(state_dict["param_groups"]))
         for group in saved:
             if not isinstance(group, dict) or not {"params", "lr"} <= set(group):
                 raise InvalidArgumentError(
@@ -228,7 +228,7 @@ class Optimizer(torch.optim.Optimizer):
             updates.append((rows.variable, part))
         return updates
 
-    def _left_out(self) -> Tensor | None:
+    def _found_inf(self) -> Tensor | None:
         """Returns GradScaler's `found_inf`, which isn't 0 if the step must be skipped. Returns None
         if no GradScaler calls step(), or if there are no gradients.
         """
@@ -253,40 +253,44 @@ class Optimizer(torch.optim.Optimizer):
         return [rows for group in self.param_groups for rows in group["params"]]
 
     def _rate_of(self, group: dict[str, Any]) -> float:
-        """Returns the group's lr, which is checked (`_rate_in`) only if it has changed."""
+        """Returns the group's lr, which is checked (`_checked_rate`) only if it has changed."""
         (rows,) = group["params"]
         rate: float = group["lr"]
-        return rate if type(rate) is float and rate == self._set_rates[rows] else _rate_in(group)
+        return (
+            rate
+            if type(rate) is float and rate == self._applied_rates[rows]
+            else _checked_rate(group)
+        )
 
-    def _agree_on_rate_and_step(self, group: dict[str, Any], rate: float) -> None:
+    def _update_rate_and_step(self, group: dict[str, Any], rate: float) -> None:
         (rows,) = group["params"]
         variable = rows.variable
-        was_told = variable.internals.rate_changes == self._asked_at.get(rows)
-        if not was_told or not variable.internals.is_remote:
+        is_unchanged = variable.internals.rate_changes == self._seen_rate_changes.get(rows)
+        if not is_unchanged or not variable.internals.is_remote:
             self._global_step = max(self._global_step, variable.internals.applies())
-        if rate != self._set_rates[rows]:
-            self._set_rates[rows] = variable.learning_rate = rate
-        elif not was_told:
-            self._set_rates[rows] = group["lr"] = variable.learning_rate
-        self._asked_at[rows] = variable.internals.rate_changes
+        if rate != self._applied_rates[rows]:
+            self._applied_rates[rows] = variable.learning_rate = rate
+        elif not is_unchanged:
+            self._applied_rates[rows] = group["lr"] = variable.learning_rate
+        self._seen_rate_changes[rows] = variable.internals.rate_changes
 
 
 def _groups_in(of: Trained | Iterable[Trained]) -> Iterator[dict[str, Any]]:
     """Yields a group for each variable, with the options beside "params" of PyTorch's group."""
     seen: set[Rows] = set()
-    for item in _several(of):
+    for item in _as_iterable(of):
         options: dict[str, Any] = {}
         if isinstance(item, dict):
             options = {name: value for name, value in item.items() if name != "params"}
             _check_group("of", item, {"params", "lr"})
-        for member in _several(item["params"]) if isinstance(item, dict) else [item]:
+        for member in _as_iterable(item["params"]) if isinstance(item, dict) else [item]:
             for rows in _rows_in(member):
                 if rows not in seen:
                     seen.add(rows)
                     yield {**options, "params": [rows]}
 
 
-def _several(of: Any) -> Iterable[Any]:
+def _as_iterable(of: Any) -> Iterable[Any]:
     single = (torch.nn.Module, EmbeddingVariable, torch.Tensor, dict)
     return [of] if isinstance(of, single) or not isinstance(of, Iterable) else of
 
@@ -306,11 +310,11 @@ def _check_group(name: str, group: object, known: set[str]) -> None:
 def _check_trainable(group: dict[str, Any]) -> None:
     """Raises InvalidArgumentError if the group's variable can't be trained, or not with its lr."""
     if group["lr"] is not None:
-        _rate_in(group)
+        _checked_rate(group)
     group["params"][0].variable.internals.check_trainable()
 
 
-def _rate_in(group: dict[str, Any]) -> float:
+def _checked_rate(group: dict[str, Any]) -> float:
     """Returns a group's lr. Raises InvalidArgumentError if its variable can't train with it."""
     (rows,) = group["params"]
     rate = group["lr"]

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from embstore.variable import EmbeddingVariable
 
-__all__ = ["Replicas", "check_not_apart", "current"]
+__all__ = ["Replicas", "check_trains_all_replicas", "current"]
 
 
 @dataclass(frozen=True)
@@ -49,29 +49,29 @@ class Replicas:
 
     def mean(self, part: GradientPart) -> GradientPart:
         """Returns all replicas' parts, ordered by rank, with gradients divided by their number."""
-        replicas = dist.get_world_size(self.group)
+        world_size = dist.get_world_size(self.group)
         device = self._device()
-        counts = self._gathered(torch.tensor([len(part.ids)], device=device))
+        counts = self._all_gather(torch.tensor([len(part.ids)], device=device))
         lengths = [int(count) for count in counts]
-        most = max(lengths)
-        ids = self._gathered(_padded(part.ids.to(device), most))
-        grads = self._gathered(_padded(part.grads.to(device), most))
-        pairs = list(zip(ids, grads, lengths, strict=True))
+        max_length = max(lengths)
+        ids = self._all_gather(_padded(part.ids.to(device), max_length))
+        grads = self._all_gather(_padded(part.grads.to(device), max_length))
+        per_rank = list(zip(ids, grads, lengths, strict=True))
         return GradientPart(
             part.number,
-            torch.cat([ids[:length] for ids, _, length in pairs]).to(part.ids.device),
-            torch.cat([grads[:length] for _, grads, length in pairs]).to(part.grads.device)
-            / replicas,
+            torch.cat([ids[:length] for ids, _, length in per_rank]).to(part.ids.device),
+            torch.cat([grads[:length] for _, grads, length in per_rank]).to(part.grads.device)
+            / world_size,
         )
 
     def _device(self) -> torch.device:
         nccl = dist.get_backend(self.group) == "nccl"
         return torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
 
-    def _gathered(self, tensor: Tensor) -> list[Tensor]:
-        everyones = [torch.empty_like(tensor) for _ in range(dist.get_world_size(self.group))]
-        dist.all_gather(everyones, tensor.contiguous(), group=self.group)
-        return everyones
+    def _all_gather(self, tensor: Tensor) -> list[Tensor]:
+        tensors = [torch.empty_like(tensor) for _ in range(dist.get_world_size(self.group))]
+        dist.all_gather(tensors, tensor.contiguous(), group=self.group)
+        return tensors
 
 
 def current(variable: EmbeddingVariable) -> Replicas | None:
@@ -95,7 +95,7 @@ def current(variable: EmbeddingVariable) -> Replicas | None:
     return Replicas(wrapper.process_group, wrapper.require_backward_grad_sync)
 
 
-def check_not_apart(variable: EmbeddingVariable) -> None:
+def check_trains_all_replicas(variable: EmbeddingVariable) -> None:
     """Raises UnsupportedError if a backward pass would train one of several replicas alone: if none
     of its look-ups ran in a forward of DistributedDataParallel, but an earlier look-up did, and the
     process group still exists.
@@ -106,7 +106,7 @@ def check_not_apart(variable: EmbeddingVariable) -> None:
     with _compared_lock:
         compared_in = _compared.get(variable)
     group = None if compared_in is None else compared_in()
-    if group is not None and _lives(group):
+    if group is not None and _exists(group):
         raise UnsupportedError(
             f"{variable.name}: its replicas would be trained apart, since it was looked up outside "
             "of DistributedDataParallel's forward; call the DistributedDataParallel wrapper and "
@@ -114,7 +114,7 @@ def check_not_apart(variable: EmbeddingVariable) -> None:
         )
 
 
-def _lives(group: dist.ProcessGroup) -> bool:
+def _exists(group: dist.ProcessGroup) -> bool:
     """Returns whether the group exists: a wrapper keeps the object after the group is destroyed."""
     try:
         dist.get_process_group_ranks(group)

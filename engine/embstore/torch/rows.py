@@ -24,7 +24,15 @@ if TYPE_CHECKING:
     from torch import Tensor
     from typing_extensions import Self
 
-__all__ = ["GradientPart", "Refusal", "Rows", "apply_all", "joined", "rows_lie_with", "rows_of"]
+__all__ = [
+    "GradientPart",
+    "Refusal",
+    "Rows",
+    "apply_all",
+    "are_on_gpu_of_rows",
+    "join_parts",
+    "rows_of",
+]
 
 
 GradHook: TypeAlias = "Callable[[Tensor], Tensor | None]"
@@ -49,37 +57,37 @@ class GradientPart(NamedTuple):
     number: int  # the number of the forward pass
     ids: Tensor  # int64 (n,), on the CPU, or on the GPU that has the rows
     grads: Tensor  # float32 (n, dim); with `bags` (bags, dim)
-    of_all_replicas: bool = True  # False: other processes' parts are missing, see replicas.py
+    is_reduced: bool = True  # False: other processes' parts are missing, see replicas.py
     # On the ids' device, and possibly unknown to the host:
-    kept: Tensor | None = None  # bool (n,): False leaves an id out
-    refused: Tensor | None = None  # int64 (1,): a Refusal, or 0
+    keep_mask: Tensor | None = None  # bool (n,): False leaves an id out
+    refusal: Tensor | None = None  # int64 (1,): a Refusal, or 0
     # Bags whose ids share the gradient of their sum, on the CPU. They leave their padding out.
     bags: Bags | None = None
 
-    def spread(self) -> GradientPart:
+    def spread_to_ids(self) -> GradientPart:
         """Returns the part with a gradient for each id in place of each bag."""
         if self.bags is None:
             return self
         padding = self.bags.padding_idx
         return self._replace(
-            grads=self.bags.spread(self.ids, self.grads),
-            kept=None if padding is None else self.ids != padding,
+            grads=self.bags.spread_to_ids(self.ids, self.grads),
+            keep_mask=None if padding is None else self.ids != padding,
             bags=None,
         )
 
-    def settled(self, name: str) -> GradientPart:
+    def resolved(self, name: str) -> GradientPart:
         """Returns the part with its kept ids only. Waits for a GPU. Raises InvalidArgumentError,
         with the variable's name, if the part is refused.
         """
-        if self.refused is not None and (number := int(self.refused)) != 0:
+        if self.refusal is not None and (number := int(self.refusal)) != 0:
             raise InvalidArgumentError(Refusal(number).message(name))
-        if self.kept is None:
-            return self if self.refused is None else self._replace(refused=None)
+        if self.keep_mask is None:
+            return self if self.refusal is None else self._replace(refusal=None)
         return self._replace(
-            ids=self.ids[self.kept],
-            grads=self.grads[self.kept.to(self.grads.device)],
-            kept=None,
-            refused=None,
+            ids=self.ids[self.keep_mask],
+            grads=self.grads[self.keep_mask.to(self.grads.device)],
+            keep_mask=None,
+            refusal=None,
         )
 
 
@@ -134,7 +142,7 @@ class Rows(torch.nn.Parameter):
     @property
     def grad(self) -> Tensor | None:
         with self._lock:
-            return _as_grad(self._looked_at()) if self._parts else None
+            return _as_grad(self._sum_parts()) if self._parts else None
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
@@ -142,7 +150,7 @@ class Rows(torch.nn.Parameter):
             if value is None:
                 self._parts, self._sum = [], None
                 return
-            summed = self._looked_at() if self._parts else None
+            summed = self._sum_parts() if self._parts else None
             if summed is None or value.shape != _as_grad(summed).shape:
                 raise InvalidArgumentError(
                     f"the gradient of {self._name}'s rows can only be replaced by one of its own "
@@ -181,11 +189,11 @@ class Rows(torch.nn.Parameter):
             super().register_post_accumulate_grad_hook(accumulated)  # type: ignore[no-untyped-call]
             self._is_watched = True
 
-    def through_hooks(self, part: GradientPart) -> GradientPart:
+    def run_hooks(self, part: GradientPart) -> GradientPart:
         """Returns the gradient of one backward pass after all hooks."""
         if not self._hooks:
             return part
-        part = _summed(part)
+        part = _sum_equal_ids(part)
         for hook in list(self._hooks.values()):
             grads = hook(part.grads)
             if grads is None:
@@ -204,15 +212,15 @@ class Rows(torch.nn.Parameter):
 
     def add_part(self, part: GradientPart) -> None:
         with self._lock:
-            self._unsum()
+            self._replace_parts_by_sum()
             self._parts.append(part)
 
-    def take_parts_of_this_replica(self) -> list[GradientPart]:
+    def take_unreduced_parts(self) -> list[GradientPart]:
         """Removes and returns the parts that lack the other replicas' gradients."""
         with self._lock:
-            self._unsum()
-            taken = [part for part in self._parts if not part.of_all_replicas]
-            self._parts = [part for part in self._parts if part.of_all_replicas]
+            self._replace_parts_by_sum()
+            taken = [part for part in self._parts if not part.is_reduced]
+            self._parts = [part for part in self._parts if part.is_reduced]
             return taken
 
     def gathered(self, *, summed: bool = False) -> GradientPart | None:
@@ -222,18 +230,18 @@ class Rows(torch.nn.Parameter):
         """
         with self._lock:
             if summed and self._parts:
-                self._looked_at()
-            self._unsum()
-            return joined(self._parts) if self._parts else None
+                self._sum_parts()
+            self._replace_parts_by_sum()
+            return join_parts(self._parts) if self._parts else None
 
-    def _looked_at(self) -> GradientPart:
+    def _sum_parts(self) -> GradientPart:
         if self._sum is None:
             with torch.inference_mode(False), torch.no_grad():  # callers may change it in place
-                self._sum = _summed(joined(self._parts))
+                self._sum = _sum_equal_ids(join_parts(self._parts))
                 self._sum_was_zero = ~self._sum.grads.any()
         return self._sum
 
-    def _unsum(self) -> None:
+    def _replace_parts_by_sum(self) -> None:
         """Replaces all parts by the sum, which the caller may have changed. Drops it if the caller
         set it to zeros, as `zero_grad(set_to_none=False)` does: its ids would be trained again.
         """
@@ -243,7 +251,9 @@ class Rows(torch.nn.Parameter):
         self._parts, self._sum = [part], None
         is_dropped = ~(part.grads.any() | self._sum_was_zero.to(part.grads.device))
         if not part.ids.is_cpu:  # without a wait for the GPU
-            self._parts = [part._replace(kept=_kept(part) & ~is_dropped.to(part.ids.device))]
+            self._parts = [
+                part._replace(keep_mask=_keep_mask_of(part) & ~is_dropped.to(part.ids.device))
+            ]
         elif is_dropped:
             self._parts = []
 
@@ -273,63 +283,63 @@ def _as_grad(summed: GradientPart) -> Tensor:
     return summed.grads if len(summed.ids) else summed.grads.new_zeros(1, summed.grads.shape[1])
 
 
-def _summed(part: GradientPart) -> GradientPart:
+def _sum_equal_ids(part: GradientPart) -> GradientPart:
     """Returns the part with each id's gradients summed in its first row, and zeros in its others.
 
     The number of rows stays the same, so that the host needn't wait until a GPU has counted the
     distinct ids.
     """
-    part = part.spread()
+    part = part.spread_to_ids()
     grads = part.grads
-    if part.kept is not None:
-        grads = grads.masked_fill(~part.kept.to(grads.device).unsqueeze(1), 0)
-    firsts = _first_rows(part.ids, part.kept).to(grads.device)
+    if part.keep_mask is not None:
+        grads = grads.masked_fill(~part.keep_mask.to(grads.device).unsqueeze(1), 0)
+    firsts = _first_rows(part.ids, part.keep_mask).to(grads.device)
     # On the CPU this adds in the order of the batch, as apply_gradients does.
     sums = torch.ops.aten.embedding_dense_backward(grads, firsts, len(part.ids), -1, False)
     return part._replace(grads=sums)
 
 
-def _first_rows(ids: Tensor, kept: Tensor | None) -> Tensor:
+def _first_rows(ids: Tensor, keep_mask: Tensor | None) -> Tensor:
     """Returns the position of each id's first occurrence. Kept ids and others are told apart."""
     ordered, order = torch.sort(ids, stable=True)
     begins = torch.ones_like(ordered, dtype=torch.bool)
-    if kept is not None:
-        _, by_kept = torch.sort(kept.gather(0, order).byte(), stable=True)
-        order = order.gather(0, by_kept)
-        ordered, kept = ids.gather(0, order), kept.gather(0, order)
+    if keep_mask is not None:
+        _, mask_order = torch.sort(keep_mask.gather(0, order).byte(), stable=True)
+        order = order.gather(0, mask_order)
+        ordered, keep_mask = ids.gather(0, order), keep_mask.gather(0, order)
     begins[1:] = ordered[1:] != ordered[:-1]
-    if kept is not None:
-        begins[1:] |= kept[1:] != kept[:-1]
+    if keep_mask is not None:
+        begins[1:] |= keep_mask[1:] != keep_mask[:-1]
     positions = torch.arange(len(ids), device=ids.device)
     group_begins = positions.masked_fill(~begins, 0).cummax(0).values
     return torch.empty_like(order).scatter(0, order, order.gather(0, group_begins))
 
 
-def joined(parts: Sequence[GradientPart]) -> GradientPart:
+def join_parts(parts: Sequence[GradientPart]) -> GradientPart:
     """Joins parts, in the order of their forward passes."""
     if len(parts) == 1:
         return parts[0]
-    ordered = sorted((part.spread() for part in parts), key=lambda part: part.number)
-    of_ids, of_grads = ordered[-1].ids.device, ordered[-1].grads.device
-    kept = None
-    if any(part.kept is not None for part in ordered):
-        kept = torch.cat([_kept(part).to(of_ids) for part in ordered])
-    refused = [part.refused.to(of_ids) for part in ordered if part.refused is not None]
+    ordered = sorted((part.spread_to_ids() for part in parts), key=lambda part: part.number)
+    ids_device, grads_device = ordered[-1].ids.device, ordered[-1].grads.device
+    keep_mask = None
+    if any(part.keep_mask is not None for part in ordered):
+        keep_mask = torch.cat([_keep_mask_of(part).to(ids_device) for part in ordered])
+    refusal = [part.refusal.to(ids_device) for part in ordered if part.refusal is not None]
     return GradientPart(
         ordered[-1].number,
-        torch.cat([part.ids.to(of_ids) for part in ordered]),
-        torch.cat([part.grads.to(of_grads) for part in ordered]),
-        all(part.of_all_replicas for part in ordered),
-        kept,
-        torch.cat(refused).amax(0, keepdim=True) if refused else None,
+        torch.cat([part.ids.to(ids_device) for part in ordered]),
+        torch.cat([part.grads.to(grads_device) for part in ordered]),
+        all(part.is_reduced for part in ordered),
+        keep_mask,
+        torch.cat(refusal).amax(0, keepdim=True) if refusal else None,
     )
 
 
-def _kept(part: GradientPart) -> Tensor:
-    return torch.ones_like(part.ids, dtype=torch.bool) if part.kept is None else part.kept
+def _keep_mask_of(part: GradientPart) -> Tensor:
+    return torch.ones_like(part.ids, dtype=torch.bool) if part.keep_mask is None else part.keep_mask
 
 
-def rows_lie_with(variable: EmbeddingVariable, ids: Tensor) -> bool:
+def are_on_gpu_of_rows(variable: EmbeddingVariable, ids: Tensor) -> bool:
     """Returns whether the ids lie in the memory of the GPU that holds the variable's rows."""
     return not ids.is_cpu and variable.gpu == str(ids.device)
 
@@ -337,54 +347,52 @@ def rows_lie_with(variable: EmbeddingVariable, ids: Tensor) -> bool:
 def apply_all(
     updates: Sequence[tuple[EmbeddingVariable, GradientPart]],
     global_step: int | None = None,
-    left_out: Tensor | None = None,
+    skip: Tensor | None = None,
 ) -> None:
     """Trains the rows of several distinct variables: variables on a GPU by one step there, others
     by `embstore.apply_many`. Raises the first error after the other variables have been trained.
 
-    left_out: one number on any device; if it isn't 0, the applies are counted but change nothing.
+    skip: one number on any device; if it isn't 0, the applies are counted but change nothing.
     """
     steps = [
-        _step_on_gpu(variable, part, left_out) for variable, part in updates if not part.ids.is_cpu
+        _step_on_gpu(variable, part, skip) for variable, part in updates if not part.ids.is_cpu
     ]
     attempts = Attempts()
     if steps:
         with attempts.one():
             apply_together(steps, global_step)
-    here: list[tuple[EmbeddingVariable, GradientPart]] = []
+    on_cpu: list[tuple[EmbeddingVariable, GradientPart]] = []
     for variable, part in updates:
         if part.ids.is_cpu:
             with attempts.one():
                 if variable.internals.table is None:
-                    part = part.spread()
-                here.append((variable, part.settled(variable.name)))
-    if here and left_out is not None and bool(left_out):
-        for variable, _ in here:
+                    part = part.spread_to_ids()
+                on_cpu.append((variable, part.resolved(variable.name)))
+    if on_cpu and skip is not None and bool(skip):
+        for variable, _ in on_cpu:
             with attempts.one():
                 variable.internals.count_skipped_apply()
     else:
         with attempts.one():
             apply_bags(
-                [variable for variable, _ in here],
-                [part.ids.numpy() for _, part in here],
-                [part.grads.contiguous().cpu().numpy() for _, part in here],
-                [None if part.bags is None else part.bags.for_core(part.ids) for _, part in here],
+                [variable for variable, _ in on_cpu],
+                [part.ids.numpy() for _, part in on_cpu],
+                [part.grads.contiguous().cpu().numpy() for _, part in on_cpu],
+                [None if part.bags is None else part.bags.for_core(part.ids) for _, part in on_cpu],
                 global_step,
             )
     attempts.end()
 
 
-def _step_on_gpu(
-    variable: EmbeddingVariable, part: GradientPart, left_out: Tensor | None
-) -> ApplyStep:
+def _step_on_gpu(variable: EmbeddingVariable, part: GradientPart, skip: Tensor | None) -> ApplyStep:
     variable.internals.check_trainable()
-    if left_out is not None:
-        left_out = (left_out != 0).reshape(1).long().to(part.ids.device, non_blocking=True)
+    if skip is not None:
+        skip = (skip != 0).reshape(1).long().to(part.ids.device, non_blocking=True)
     conditions = BatchConditions(
-        None if part.kept is None else part.kept.long(),
-        part.refused,
+        None if part.keep_mask is None else part.keep_mask.long(),
+        part.refusal,
         tuple(refusal.message(variable.name) for refusal in Refusal),
-        left_out,
+        skip,
     )
     return ApplyStep.of(variable, part.ids, part.grads.to(part.ids.device), conditions)
 
@@ -396,11 +404,11 @@ def rows_of(variable: EmbeddingVariable) -> Rows:
     """Returns the variable's parameter, the same object at each call."""
     # It is an attribute of the variable. A WeakKeyDictionary would keep both alive for ever if a
     # hook of the parameter held the variable.
-    kept = vars(variable)
-    rows: Rows | None = kept.get("_torch_rows")
+    attributes = vars(variable)
+    rows: Rows | None = attributes.get("_torch_rows")
     if rows is None:
         with _making:
-            rows = kept.get("_torch_rows")
+            rows = attributes.get("_torch_rows")
             if rows is None:
-                rows = kept["_torch_rows"] = Rows(variable)
+                rows = attributes["_torch_rows"] = Rows(variable)
     return rows
