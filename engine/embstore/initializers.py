@@ -40,7 +40,7 @@ __all__ = [
 Shape = tuple[int, int]
 
 _SEED_MAX = 2**32 - 1  # the greatest seed that RandomState takes
-_MOST_VALUES = 2**45  # more than any memory holds; larger shapes raise other errors in NumPy
+_MAX_VALUES = 2**45  # more than any memory holds; larger shapes raise other errors in NumPy
 
 
 @runtime_checkable
@@ -243,7 +243,7 @@ def with_seed_of(name: str, initializer: Initializer) -> Initializer:
 def initial_rows(initializer: Initializer, shape: Shape) -> NDArray[np.float32]:
     """Returns the checked table of `initializer`: float32, C-contiguous, of `shape`."""
     try:
-        if shape[0] * shape[1] > _MOST_VALUES:
+        if shape[0] * shape[1] > _MAX_VALUES:
             raise MemoryError
         rows = np.asarray(initializer(shape))
     except MemoryError:

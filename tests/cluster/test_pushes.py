@@ -166,7 +166,7 @@ def test_an_abort_by_one_worker_does_not_undo_the_commit_of_another() -> None:
         workers = [variable.of_worker(worker) for worker in range(2)]
         before = [shard.lookup(ids, train=True) for shard in variable.local]
         pushes = [
-            [Update(shard, shard.begin_push(), ids, grads, None) for shard in var._elsewhere]
+            [Update(shard, shard.begin_push(), ids, grads, None) for shard in var._remote_shards]
             for var in workers
         ]
         waiting = [part.shard.server.prepare([part]) for of_worker in pushes for part in of_worker]

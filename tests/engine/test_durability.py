@@ -50,7 +50,7 @@ from embstore.errors import (
     StoreFullError,
 )
 from embstore.options import TIER_KINDS, TierKind
-from embstore.table.making import Wanted, make_variable
+from embstore.table.making import VariableRequest, make_variable
 from embstore.table.shard import LocalShard, Shard, ShardSpec
 
 DURABLE_TYPES = (
@@ -1029,5 +1029,5 @@ def test_the_core_makes_no_pool_above_a_leveldb_tier(place: Path) -> None:
     with pytest.raises(
         InvalidArgumentError, match="below a PMEM_POOL there can be SSDHASH, not LEVELDB"
     ):
-        make_variable(Wanted("table", DIM, option), 1, make_above_leveldb)
+        make_variable(VariableRequest("table", DIM, option), 1, make_above_leveldb)
     assert not list(place.iterdir())

@@ -472,9 +472,9 @@ def test_an_error_of_a_variable_comes_out_of_the_step(make_variable: MakeVariabl
     assert var.total_count() == (0, 3)
 
 
-def gradient(device: str = "cpu", refused: Any = None) -> GradientPart:
+def gradient(device: str = "cpu", refusal: Any = None) -> GradientPart:
     ids, grads = torch.arange(2, device=device), torch.ones(2, 3, device=device)
-    return GradientPart(0, ids, grads, refusal=refused)
+    return GradientPart(0, ids, grads, refusal=refusal)
 
 
 def test_an_error_on_a_gpu_stops_no_variable_on_the_host(
@@ -487,17 +487,17 @@ def test_an_error_on_a_gpu_stops_no_variable_on_the_host(
     monkeypatch.setattr("embstore.torch.rows.ApplyStep", SimpleNamespace(of=lambda *_: None))
     monkeypatch.setattr("embstore.torch.rows.apply_together", fail)
     users, items, ads = (make_variable(name=name) for name in ("users", "items", "ads"))
-    refused = gradient(refusal=torch.tensor([Refusal.OFFSETS]))
+    refusal = gradient(refusal=torch.tensor([Refusal.OFFSETS]))
     with pytest.raises(StoreFullError, match="users: is full"):
-        apply_all([(users, gradient("meta")), (items, refused), (ads, gradient())])
+        apply_all([(users, gradient("meta")), (items, refusal), (ads, gradient())])
     assert [variable.total_count()[0] for variable in (items, ads)] == [0, 2]
 
 
 def test_a_refused_gradient_stops_no_other_variable(make_variable: MakeVariable) -> None:
     users, items = (make_variable(name=name) for name in ("users", "items"))
-    refused = gradient(refusal=torch.tensor([Refusal.OFFSETS]))
+    refusal = gradient(refusal=torch.tensor([Refusal.OFFSETS]))
     with pytest.raises(InvalidArgumentError, match="users: offsets must start at 0"):
-        apply_all([(users, refused), (items, gradient())])
+        apply_all([(users, refusal), (items, gradient())])
     assert [variable.total_count()[0] for variable in (users, items)] == [0, 2]
 
 
@@ -510,7 +510,7 @@ def test_a_step_that_is_left_out_counts_for_all_variables_but_that_of_an_error(
     users.apply_gradients(ids, es.DeviceArray(np.full((2, 3), np.nan, np.float32), device=GPU))
     ids.numpy()  # waits for its stream
     with pytest.raises(InvalidArgumentError, match="grads must be finite"):
-        apply_all([(users, gradient()), (items, gradient())], left_out=torch.ones(1))
+        apply_all([(users, gradient()), (items, gradient())], skip=torch.ones(1))
     assert [variable.internals.applies() for variable in (users, items)] == [1, 1]
 
 

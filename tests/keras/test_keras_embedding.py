@@ -287,7 +287,7 @@ def test_gradients_that_are_never_applied_take_bounded_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = model_of_one_table()
-    monkeypatch.setattr("embstore.keras.table._MOST_BYTES", 10 * 4 * DIM)
+    monkeypatch.setattr("embstore.keras.table._MAX_BYTES", 10 * 4 * DIM)
     first = gradients_of(model, [[1]])
     for _ in range(20):
         last = gradients_of(model, [[2]])

@@ -54,9 +54,9 @@ TABLE_OF_RUN = {
 STORAGE_TYPES = ("DRAM_PMEM", "DRAM_PMEM_SSDHASH", "HBM_DRAM_PMEM", "HBM_DRAM_PMEM_SSDHASH")
 MEASURED, FUNCTIONAL_ONLY = "measured", "functional-only"
 
-MOST_SECONDS_OF_CHECKPOINTS = 0.03  # of a run's seconds
-LEAST_RATE_WITH_DURABILITY = 0.9  # of the rate without
-LEAST_SPEED_UP_OF_REOPENING = 5.0  # over es.restore()
+MAX_SECONDS_OF_CHECKPOINTS = 0.03  # of a run's seconds
+MIN_RATE_WITH_DURABILITY = 0.9  # of the rate without
+MIN_SPEED_UP_OF_REOPENING = 5.0  # over es.restore()
 
 
 @dataclass(frozen=True)
@@ -157,15 +157,15 @@ class DurabilityResults:
         if persist.ratio_to_durable is not None:
             overhead = 1 / persist.ratio_to_durable - 1
             what = "part of the time that checkpoints take"
-            goals.append(Goal(dim, what, None, MOST_SECONDS_OF_CHECKPOINTS, overhead))
+            goals.append(Goal(dim, what, None, MAX_SECONDS_OF_CHECKPOINTS, overhead))
         if durable.batches_per_s.ratio is not None:
             what = "training with durability, to that without"
             goals.append(
-                Goal(dim, what, LEAST_RATE_WITH_DURABILITY, None, durable.batches_per_s.ratio)
+                Goal(dim, what, MIN_RATE_WITH_DURABILITY, None, durable.batches_per_s.ratio)
             )
         what = "reopening, times as fast as es.restore()"
         speed_up = self.restore_s / self.restore_persisted_s
-        goals.append(Goal(dim, what, LEAST_SPEED_UP_OF_REOPENING, None, speed_up))
+        goals.append(Goal(dim, what, MIN_SPEED_UP_OF_REOPENING, None, speed_up))
         return goals
 
 

@@ -19,7 +19,7 @@ from embstore.variable import EmbeddingVariable
 
 __all__ = ["SaveJob", "quoted"]
 
-_MOST_AT_ONCE = 32  # partitions written at a time: each takes up to 4 MiB and two threads
+_MAX_AT_ONCE = 32  # partitions written at a time: each takes up to 4 MiB and two threads
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class SaveJob:
                     save.begin(self.waiting_keys)
             if is_stopped:  # the signal came before all saves were in the list
                 stop()
-            at_once = min(len(saves), _MOST_AT_ONCE)
+            at_once = min(len(saves), _MAX_AT_ONCE)
             with ThreadPoolExecutor(at_once, thread_name_prefix="embstore-save") as threads:
                 return list(threads.map(lambda save: save.write(self.skip_damaged), saves))
 

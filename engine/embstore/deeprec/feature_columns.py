@@ -23,7 +23,7 @@ __all__ = [
     "sequence_input_layer",
 ]
 
-_MOST_BUCKETS = (1 << 63) - 1
+_MAX_BUCKETS = (1 << 63) - 1
 
 
 class EmbeddingCategoricalColumn(
@@ -112,7 +112,7 @@ class EmbeddingCategoricalColumn(
                 f"says, got {values.dtype.name}"
             )
         if values.dtype == tf.string:
-            ids = tf.strings.to_hash_bucket_fast(values.values, _MOST_BUCKETS)
+            ids = tf.strings.to_hash_bucket_fast(values.values, _MAX_BUCKETS)
         else:
             ids = as_keys(f"features[{self.key!r}]", values.values)
         return tf.SparseTensor(values.indices, ids, values.dense_shape)

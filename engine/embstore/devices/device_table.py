@@ -27,7 +27,7 @@ MEMORY_ACCESSES = (
 FILE_ACCESSES = (Access.FILE_READ, Access.FILE_WRITE)
 # The times of calls of other sizes are interpolated.
 FILE_SIZES = tuple(1 << bits for bits in range(9, 25))
-MOST_THREADS = 64
+MAX_THREADS = 64
 LINE_BYTES = 64
 # The outcomes of accesses in caches; all other accesses missed only the CPU's caches. As Outcome in
 # engine/pacing/cache_hierarchy.h.
@@ -124,7 +124,7 @@ def tabulate(argument: str, device: Device, sizes: Sequence[int], in_files: bool
     cache = None if in_files else device.cache
     sizes = FILE_SIZES if in_files else tuple(sorted(set(sizes)))
     accesses = FILE_ACCESSES if in_files else MEMORY_ACCESSES
-    times = np.full((3, len(Access), len(sizes), MOST_THREADS), np.nan)
+    times = np.full((3, len(Access), len(sizes), MAX_THREADS), np.nan)
     alone = np.full((len(Access), len(sizes)), np.nan)
     asked: list[tuple[int, str, Callable[[Access, int, int], float]]]
     if cache is None:
@@ -140,7 +140,7 @@ def tabulate(argument: str, device: Device, sizes: Sequence[int], in_files: bool
         for i, size in enumerate(sizes):
             alone[access, i] = _time(f"{called}.alone_ns", device.alone_ns, access, size)
             for where, method, time_ns in asked:
-                for threads in range(1, MOST_THREADS + 1):
+                for threads in range(1, MAX_THREADS + 1):
                     times[where, access, i, threads - 1] = _time(
                         f"{called}.{method}", time_ns, access, size, threads
                     )

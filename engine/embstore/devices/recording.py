@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AccessRecording", "Caches", "phase_times_ns", "record_accesses"]
 
-MOST_CACHES = 16
+MAX_CACHES = 16
 _COLUMNS = {
     "variable": np.int32,
     "tier": np.int32,
@@ -90,9 +90,9 @@ class AccessRecording:
             raise InvalidArgumentError(
                 f"caches must be a list of Caches and devices, got {type(caches).__name__}"
             )
-        if len(caches) > MOST_CACHES:
+        if len(caches) > MAX_CACHES:
             raise InvalidArgumentError(
-                f"caches: at most {MOST_CACHES} can be simulated at once, got {len(caches)}"
+                f"caches: at most {MAX_CACHES} can be simulated at once, got {len(caches)}"
             )
         self._caches = [
             cache if isinstance(cache, Caches) else Caches.of(check_device(f"caches[{i}]", cache))

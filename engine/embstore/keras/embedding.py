@@ -29,7 +29,7 @@ from embstore.variable import EmbeddingVariable
 __all__ = ["Embedding", "looked_up"]
 
 _EXACT_IN_FLOAT32 = 2**24  # float32 holds every integer up to here
-_MOST_IN_CONFIG = 2**20  # values of a table, some 10 to 20 bytes each as JSON
+_MAX_IN_CONFIG = 2**20  # values of a table, some 10 to 20 bytes each as JSON
 _SUBCLASS_PREFIX = "of_subclass_"  # of the variables of a derived class, in files
 
 
@@ -243,7 +243,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         if not isinstance(initializer, Constant) or np.ndim(initializer.value) < 2:
             return initializer, option
         rows = np.asarray(initializer.value, np.float32)
-        if rows.size > _MOST_IN_CONFIG:  # a load finds the rows among the weights
+        if rows.size > _MAX_IN_CONFIG:  # a load finds the rows among the weights
             return "zeros", option
         init = replace(option.init_option, default_value_dim=len(rows))
         return Constant(rows), replace(option, init_option=init)

@@ -38,7 +38,7 @@ __all__ = [
 # The method of an optimizer that assigns gradients to variables with overwrite_with_gradient.
 ASSIGNS_GRADIENTS = "_overwrite_variables_directly_with_gradients"
 
-_MOST_FRAMES = 12  # Keras's own, between the caller and the step
+_MAX_FRAMES = 12  # Keras's own, between the caller and the step
 
 
 def functional_of(sequential: Any) -> Any:
@@ -116,7 +116,7 @@ def applying_optimizer() -> Any:
 def scaling_optimizer() -> Any:
     """Returns the LossScaleOptimizer whose step calls this, or None. Only the stack shows it."""
     frame: FrameType | None = sys._getframe(2)
-    for _ in range(_MOST_FRAMES):
+    for _ in range(_MAX_FRAMES):
         if frame is None:
             break
         caller = frame.f_locals.get("self")

@@ -30,7 +30,7 @@ __all__ = ["Table", "look_up_many", "same_initializer", "vocabulary"]
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
-_MOST_BYTES = 1 << 30  # of gradients that wait for a step, without the last backward pass
+_MAX_BYTES = 1 << 30  # of gradients that wait for a step, without the last backward pass
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ class Table:
             self._gathered.append(part)
             self._gathered_bytes += part.grads.nbytes
             while self._earlier and (
-                self._gathered_bytes > _MOST_BYTES or len(self._gathered) > marks.MOST
+                self._gathered_bytes > _MAX_BYTES or len(self._gathered) > marks.MOST
             ):
                 self._gathered_bytes -= self._gathered.pop(0).grads.nbytes
                 self._earlier -= 1
@@ -269,7 +269,7 @@ class Table:
             return sorted((newest[mark] for mark in meant), key=lambda part: part.number)
         if meant and is_short:
             raise UnsupportedError(
-                f"{self.name}: {_MOST_BYTES >> 20} MiB of gradients were gathered since the last "
+                f"{self.name}: {_MAX_BYTES >> 20} MiB of gradients were gathered since the last "
                 "step, and some that it wants were dropped; apply them in smaller steps"
             )
         count = marks.count_of(looked_up)

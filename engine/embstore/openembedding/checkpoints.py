@@ -37,10 +37,10 @@ __all__ = [
 
 _NOTE = "persisted.json"
 _FORMAT, _VERSION = "embstore.openembedding persisted model", 1
-_MOST_KEPT = 8
+_MAX_KEPT = 8
 # Beside the window: until a save is whole, the previous one must stay.
 _KEPT_FOR_THE_SAVE_BEFORE = 1
-_MOST_WINDOW = _MOST_KEPT - 1 - _KEPT_FOR_THE_SAVE_BEFORE
+_MAX_WINDOW = _MAX_KEPT - 1 - _KEPT_FOR_THE_SAVE_BEFORE
 
 PathLike = str | os.PathLike[str]
 
@@ -79,7 +79,7 @@ def persist_server_model(model: Any, filepath: PathLike, persist_pending_window:
     Raises the errors of `embstore.persist`.
     """
     window = checks.integer(
-        "persist_pending_window", persist_pending_window, at_least=0, at_most=_MOST_WINDOW
+        "persist_pending_window", persist_pending_window, at_least=0, at_most=_MAX_WINDOW
     )
     folder = _folder(filepath)
     tables = variables(model)

@@ -19,9 +19,9 @@ __all__ = ["Placement", "TableNeed", "placements", "shares"]
 
 # Floats of a row in a pool for each weight; see StorageOption.durability. The optimizer isn't known
 # yet, and has at most two slots.
-_MOST_FLOATS_A_WEIGHT = 3
+_MAX_FLOATS_A_WEIGHT = 3
 _POOL_HEADER_BYTES, _POOL_UNIT_BYTES = 64, 256
-_LEAST_POOL_ROWS = 2 * 4096  # a pool reserves 4096 places for copies
+_MIN_POOL_ROWS = 2 * 4096  # a pool reserves 4096 places for copies
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def _storage(
     storage = []
     for need, count, cache_bytes, pool_bytes in zip(needs, parts, cache, pools, strict=True):
         on_a_server = -(-count // servers)
-        least = _LEAST_POOL_ROWS * _pool_row_bytes(need.dim)
+        least = _MIN_POOL_ROWS * _pool_row_bytes(need.dim)
         sizes = (
             max(cache_bytes // on_a_server, _row_bytes(need.dim)),
             least + pool_bytes // on_a_server,
@@ -123,7 +123,7 @@ def _most(needs: Sequence[TableNeed], row_bytes: Sequence[int], copies: int) -> 
 
 
 def _row_bytes(dim: int) -> int:
-    return _MOST_FLOATS_A_WEIGHT * ((dim + 3) // 4 * 16)
+    return _MAX_FLOATS_A_WEIGHT * ((dim + 3) // 4 * 16)
 
 
 def _pool_row_bytes(dim: int) -> int:

@@ -20,7 +20,7 @@ from embstore.table import checks
 
 __all__ = ["serve"]
 
-_MOST_CACHE_BYTES = 1 << 50
+_MAX_CACHE_BYTES = 1 << 50
 _CHECKED_EVERY_S = 0.1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -102,7 +102,7 @@ def _cache_bytes(cache_size: str | None, pmem: str | None) -> int | None:
     if pmem is None:
         raise InvalidArgumentError("--cache_size is of the DRAM in front of --pmem; give that too")
     in_megabytes = f"{cache_size}M" if cache_size.isascii() and cache_size.isdigit() else cache_size
-    return checks.size("--cache_size", in_megabytes, at_least=1 << 20, at_most=_MOST_CACHE_BYTES)
+    return checks.size("--cache_size", in_megabytes, at_least=1 << 20, at_most=_MAX_CACHE_BYTES)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -17,13 +17,13 @@ from embstore.table import checks
 __all__ = ["tell_status"]
 
 _DEFAULT_TIMEOUT_S = 5.0
-_MOST_TIMEOUT_S = 86_400.0
+_MAX_TIMEOUT_S = 86_400.0
 
 
 def tell_status(arguments: list[str]) -> None:
     """Prints the status. Raises EmbStoreError, and SystemExit for wrong arguments."""
     parsed = _parser().parse_args(arguments)
-    checks.real("--timeout", parsed.timeout, above=0, at_most=_MOST_TIMEOUT_S)
+    checks.real("--timeout", parsed.timeout, above=0, at_most=_MAX_TIMEOUT_S)
     os.environ.setdefault("RAY_gcs_server_request_timeout_seconds", "10")  # instead of a minute
     ray = ray_cluster.library()
     endpoint: str = parsed.master_endpoint or _only_cluster_here()

@@ -12,9 +12,9 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MOST_BATCHES", "PendingRows", "Prefetched"]
+__all__ = ["MAX_BATCHES", "PendingRows", "Prefetched"]
 
-MOST_BATCHES = 16  # prefetched batches that are kept; then the oldest is forgotten
+MAX_BATCHES = 16  # prefetched batches that are kept; then the oldest is forgotten
 
 
 class PendingRows(Protocol):
@@ -71,7 +71,7 @@ class Prefetched(Generic[_RowsT]):
             for ids in batch:
                 added.look_ups.append((ids.copy(), begin(ids, ahead)))
             self._batches.append(added)
-            while len(self._batches) > MOST_BATCHES:
+            while len(self._batches) > MAX_BATCHES:
                 _give_up(self._batches.popleft())
 
     def take(self, ids: NDArray[np.int64]) -> _RowsT | None:

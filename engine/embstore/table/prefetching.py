@@ -11,7 +11,7 @@ import numpy as np
 from embstore.errors import InvalidArgumentError
 from embstore.table import checks
 from embstore.table.many import prefetch_many
-from embstore.table.prefetched import MOST_BATCHES
+from embstore.table.prefetched import MAX_BATCHES
 from embstore.variable import EmbeddingVariable
 
 __all__ = ["prefetching"]
@@ -45,7 +45,7 @@ def prefetching(
 
     Raises InvalidArgumentError.
     """
-    ahead = checks.integer("depth", depth, at_least=1, at_most=MOST_BATCHES - 1)
+    ahead = checks.integer("depth", depth, at_least=1, at_most=MAX_BATCHES - 1)
     try:
         read = iter(batches)
     except TypeError:

@@ -19,7 +19,7 @@ __all__ = ["partition_numbers", "prepare_places", "tier_file"]
 _ROW_FILE = b"ESROWLOG"
 _UUID_BEGIN, _UUID_END = 16, 32  # in a file of rows; all 0: the file isn't kept
 
-_MOST_QUOTED = 160  # file names have at most 255 bytes, with partition number and endings
+_MAX_QUOTED = 160  # file names have at most 255 bytes, with partition number and endings
 
 
 def partition_numbers(partitions: int) -> Sequence[int | None]:
@@ -47,10 +47,10 @@ def _quoted(name: str) -> str:
     taken for another variable's partition.
     """
     quoted = re.sub(r"^\.|\.(?=part\d+$)", "%2E", quote(name, safe=""))
-    if len(quoted) <= _MOST_QUOTED:
+    if len(quoted) <= _MAX_QUOTED:
         return quoted
     digest = hashlib.sha256(name.encode()).hexdigest()
-    return f"{quoted[: _MOST_QUOTED - 1 - len(digest)]}={digest}"  # quote() leaves no = in a name
+    return f"{quoted[: _MAX_QUOTED - 1 - len(digest)]}={digest}"  # quote() leaves no = in a name
 
 
 def prepare_places(tiers: Sequence[Tier], name: str, partitions: int) -> None:

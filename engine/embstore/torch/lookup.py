@@ -192,7 +192,7 @@ def _holders(gathered: _Gathered) -> tuple[int, int] | None:
 
 
 # The counts of a gradient that has no other holder.
-_FEWEST_HOLDERS = _holders(_Gathered(0, torch.empty(0), torch.empty(1), None, None))
+_MIN_HOLDERS = _holders(_Gathered(0, torch.empty(0), torch.empty(1), None, None))
 
 
 @dataclass(eq=False)
@@ -275,7 +275,7 @@ def _gradient_part(
     ids = gathered.ids.reshape(-1)
     grads = gathered.grad.detach().reshape(-1, rows.variable.dim).to(torch.float32)
     holders = _holders(gathered)
-    if rows.gathers and (holders is None or holders != _FEWEST_HOLDERS):
+    if rows.gathers and (holders is None or holders != _MIN_HOLDERS):
         grads = grads.clone()  # its other holders may write into it before the step
     keep_mask, bags = None, gathered.bags
     if bags is not None:

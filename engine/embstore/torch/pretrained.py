@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["from_pretrained", "to_torch"]
 
 _ROWS_AT_A_TIME = 1 << 16
-_MOST_ROWS = 1 << 40
+_MAX_ROWS = 1 << 40
 
 
 def from_pretrained(
@@ -98,7 +98,7 @@ def to_torch(variable: EmbeddingVariable, num_embeddings: int | None = None) -> 
     least, most = (int(keys[0]), int(keys[-1])) if keys.size else (0, -1)
     rows = most + 1
     if num_embeddings is not None:
-        rows = checks.integer("num_embeddings", num_embeddings, at_least=0, at_most=_MOST_ROWS)
+        rows = checks.integer("num_embeddings", num_embeddings, at_least=0, at_most=_MAX_ROWS)
     if least < 0 or most >= rows:
         raise InvalidArgumentError(
             f"{variable.name} has the key {least if least < 0 else most}, which is no row of "

@@ -43,8 +43,8 @@ __all__ = [
     "should_persist",
 ]
 
-MOST_KEPT = 8
-MOST_PENDING = 7  # with the kept ones, as many checkpoints as a pool has room for
+MAX_KEPT = 8
+MAX_PENDING = 7  # with the kept ones, as many checkpoints as a pool has room for
 
 
 @dataclass(frozen=True)
@@ -99,9 +99,9 @@ def make_checkpoint(
     """
     chosen = _durable(variables)
     window = checks.integer(
-        "persist_pending_window", persist_pending_window, at_least=0, at_most=MOST_PENDING
+        "persist_pending_window", persist_pending_window, at_least=0, at_most=MAX_PENDING
     )
-    kept = checks.integer("keep", keep, at_least=1, at_most=MOST_KEPT)
+    kept = checks.integer("keep", keep, at_least=1, at_most=MAX_KEPT)
     if global_step is not None:
         global_step = checks.integer("global_step", global_step, at_least=0)
     waiting_keys = saves_waiting_keys()

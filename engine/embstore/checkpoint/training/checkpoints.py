@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from embstore.checkpoint.arguments import PathLike, check_variables, directory_path
-from embstore.checkpoint.persist.persisting import MOST_KEPT
+from embstore.checkpoint.persist.persisting import MAX_KEPT
 from embstore.checkpoint.training.directory import TrainingCheckpoint, TrainingDirectory
 from embstore.checkpoint.training.tables import restore_tables, writing_checkpoint
 from embstore.errors import InvalidArgumentError
@@ -46,7 +46,7 @@ class Checkpoints:
     def __init__(self, path: PathLike, keep: int = 2) -> None:
         folder = directory_path(path)
         # Durable pools keep one more checkpoint until the newest one is published.
-        kept = checks.integer("keep", keep, at_least=1, at_most=MOST_KEPT - 1)
+        kept = checks.integer("keep", keep, at_least=1, at_most=MAX_KEPT - 1)
         self._made_in = os.getpid()
         self._writing = threading.RLock()
         self._is_writing = False

@@ -15,7 +15,7 @@ from typing import Any
 
 from embstore import _core
 from embstore.checkpoint.arguments import directory_path
-from embstore.checkpoint.persist.persisting import MOST_KEPT
+from embstore.checkpoint.persist.persisting import MAX_KEPT
 from embstore.checkpoint.training.directory import TrainingDirectory
 from embstore.cluster.job.actor import JobActor
 from embstore.cluster.job.worker import BEATS_EVERY_S, JobTicket, join
@@ -45,7 +45,7 @@ _READ_ON_IMPORT = ("KERAS_BACKEND",)
 _CHECKED_EVERY_S = 1.0
 _STARTED_WITHIN_S = 60.0
 # The longest times that conditions, and sockets, can wait.
-_MOST_PATIENCE_S, _MOST_SILENCE_S = 1e9, 1e6
+_MAX_PATIENCE_S, _MAX_SILENCE_S = 1e9, 1e6
 
 
 class Job:
@@ -83,16 +83,16 @@ class Job:
         patience_s: float = 300.0,
         silence_s: float = 30.0,
     ) -> None:
-        count = checks.integer("workers", workers, at_least=1, at_most=wire.MOST_WORKERS - 1)
-        self.patience_s = checks.real("patience_s", patience_s, above=0.0, at_most=_MOST_PATIENCE_S)
-        silence_s = checks.real("silence_s", silence_s, above=0.0, at_most=_MOST_SILENCE_S)
+        count = checks.integer("workers", workers, at_least=1, at_most=wire.MAX_WORKERS - 1)
+        self.patience_s = checks.real("patience_s", patience_s, above=0.0, at_most=_MAX_PATIENCE_S)
+        silence_s = checks.real("silence_s", silence_s, above=0.0, at_most=_MAX_SILENCE_S)
         rules = PushRules(
             workers=count,
             is_synchronous=checks.flag("synchronous", synchronous),
             is_mean=checks.choice("gradients", gradients, ("mean", "sum")) == "mean",
             patience_s=self.patience_s,
         )
-        kept = checks.integer("keep", keep, at_least=1, at_most=MOST_KEPT - 1)
+        kept = checks.integer("keep", keep, at_least=1, at_most=MAX_KEPT - 1)
         path = None if checkpoints is None else str(directory_path(checkpoints, "checkpoints"))
         self._is_lost = False
         self._generation = 0

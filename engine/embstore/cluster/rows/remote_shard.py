@@ -89,10 +89,10 @@ class RemoteShard:
         """
         self.check_usable()
         size = wire.batch_bytes(ids, self.dim)
-        if size > wire.MOST_BYTES:
+        if size > wire.MAX_BYTES:
             raise InvalidArgumentError(
                 f"ids: {ids} ids of dim {self.dim} are {size} bytes, and {self.where} takes "
-                f"{wire.MOST_BYTES} at once; give smaller batches, or more shards"
+                f"{wire.MAX_BYTES} at once; give smaller batches, or more shards"
             )
 
     def begin_push(self) -> int:

@@ -183,7 +183,7 @@ class _Connection:
         """Receives a request. Raises OSError or EOFError for a lost peer or an invalid request."""
         packed = wire.receive(self._socket, wire.REQUEST_HEAD.size)
         kind, counts, worker, count, global_step = wire.REQUEST_HEAD.unpack(packed)
-        if kind not in iter(Request) or count > wire.MOST_PARTS:
+        if kind not in iter(Request) or count > wire.MAX_PARTS:
             raise EOFError("no worker of ours sends that")
         self._head = RequestHead(Request(kind), counts, worker, count, global_step)
         packed = wire.receive(self._socket, count * wire.PART_HEAD.size)
@@ -211,7 +211,7 @@ class _Connection:
         wire.send(self._socket, wire.ANSWER_HEAD.pack(outcome, len(told), size), told, *rows)
 
     def _receive_batches(self, heads: Sequence[PartHead]) -> _Batches:
-        if sum(wire.batch_bytes(head.ids, head.dim) for head in heads) > wire.MOST_BYTES:
+        if sum(wire.batch_bytes(head.ids, head.dim) for head in heads) > wire.MAX_BYTES:
             raise EOFError("no worker of ours sends that")
         id_begins = [0, *accumulate(head.ids for head in heads)]
         row_begins = [0, *accumulate(head.ids * head.dim for head in heads)]

@@ -77,7 +77,7 @@ class ServerLink:
 
     def takes_at_once(self, parts: Sequence[Update]) -> bool:
         sizes = [wire.batch_bytes(part.ids.size, _shard_of(part).dim) for part in parts]
-        return sum(sizes) <= wire.MOST_BYTES and len(parts) <= wire.MOST_PARTS
+        return sum(sizes) <= wire.MAX_BYTES and len(parts) <= wire.MAX_PARTS
 
     def apply(self, parts: Sequence[Update], global_step: int | None) -> PendingReply[Refusals]:
         return self._push(Request.APPLY, parts, global_step)
@@ -229,7 +229,7 @@ def _split_into_requests(parts: Sequence[int], sizes: Sequence[int]) -> Iterator
     chosen: list[int] = []
     total = 0
     for part in parts:
-        if chosen and (total + sizes[part] > wire.MOST_BYTES or len(chosen) == wire.MOST_PARTS):
+        if chosen and (total + sizes[part] > wire.MAX_BYTES or len(chosen) == wire.MAX_PARTS):
             yield chosen
             chosen, total = [], 0
         chosen.append(part)

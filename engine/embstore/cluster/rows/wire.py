@@ -41,9 +41,9 @@ from embstore.errors import DamagedRowsError, EmbStoreError
 __all__ = [
     "ANSWER_HEAD",
     "MAGIC",
-    "MOST_BYTES",
-    "MOST_PARTS",
-    "MOST_WORKERS",
+    "MAX_BYTES",
+    "MAX_PARTS",
+    "MAX_WORKERS",
     "PART_HEAD",
     "REQUEST_HEAD",
     "TOKEN_BYTES",
@@ -65,9 +65,9 @@ __all__ = [
 
 MAGIC = b"embshrd3"  # the digit is the version
 TOKEN_BYTES = 32
-MOST_BYTES = 1 << 31  # of a request or an answer
-MOST_PARTS = 1 << 16  # of a request
-MOST_WORKERS = 1 << 16
+MAX_BYTES = 1 << 31  # of a request or an answer
+MAX_PARTS = 1 << 16  # of a request
+MAX_WORKERS = 1 << 16
 WAITING_EVERY_S = 2.0
 
 REQUEST_HEAD = struct.Struct("<B?HIq")

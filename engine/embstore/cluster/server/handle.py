@@ -20,7 +20,7 @@ GPU_RESOURCE = "GPU"  # Ray's name
 
 # Number of calls that an actor answers at once. Look-ups and applies aren't among them.
 _CALLS_AT_ONCE = 16
-_LEAST_FRACTION = 0.0001  # the smallest fraction of a resource that Ray counts
+_MIN_FRACTION = 0.0001  # the smallest fraction of a resource that Ray counts
 _PULSE_GROUP = "pulse"  # for checks that an actor is alive, which wait behind no other call
 
 
@@ -96,7 +96,7 @@ def start_actors(ray: Any, nodes: Sequence[str | None], has_gpu: bool) -> list[A
             name=f"{SERVER_NAME}{uuid.uuid4().hex}",
             namespace=NAMESPACE,
             num_cpus=0,  # several share a core: if they asked for CPUs, some might never start
-            num_gpus=_LEAST_FRACTION if has_gpu else 0,
+            num_gpus=_MIN_FRACTION if has_gpu else 0,
             scheduling_strategy="SPREAD" if node is None else at(node, soft=False),
             max_concurrency=_CALLS_AT_ONCE,
             # A restarted server has lost its rows and must not look alive, and a call that is

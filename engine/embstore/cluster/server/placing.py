@@ -24,7 +24,7 @@ _PMEM = (TierKind.PMEM_LIBPMEM, TierKind.PMEM_MEMKIND, TierKind.PMEM_POOL)
 
 _PLACED_WITHIN_S = 60.0
 _LOOKED_FOR_EVERY_S = 0.5
-_LEAST_FRACTION = 0.0001  # the smallest fraction of a resource that Ray counts
+_MIN_FRACTION = 0.0001  # the smallest fraction of a resource that Ray counts
 
 
 @dataclass(frozen=True)
@@ -144,14 +144,14 @@ class Placing:
         self._nodes = [None] * self.count
         if resources or self._places:
             if self._has_gpu:
-                resources[GPU_RESOURCE] = _LEAST_FRACTION
+                resources[GPU_RESOURCE] = _MIN_FRACTION
             ray_cluster.wait_for_answers(ray, _PLACED_WITHIN_S)
             places: Sequence[str | None] = self._places or [None] * self.count
             self._reservation = Reservation(
                 ray,
                 self._variable,
                 [
-                    resources if place is None else {**resources, place: _LEAST_FRACTION}
+                    resources if place is None else {**resources, place: _MIN_FRACTION}
                     for place in places
                 ],
                 _PLACED_WITHIN_S,
@@ -190,7 +190,7 @@ class Placing:
             )
         if not nodes_gib or not (size_bytes or needs_path):
             return {}
-        needed_gib = round(size_bytes / (1 << 30), 4) or _LEAST_FRACTION
+        needed_gib = round(size_bytes / (1 << 30), 4) or _MIN_FRACTION
         if needed_gib > max(nodes_gib):
             raise MissingDeviceError(
                 f"storage_size: a shard of {self._variable} needs {needed_gib:g} GiB of PMem, and "
