@@ -416,7 +416,7 @@ class EmbeddingVariable:
             for shard, (begin, end) in zip(
                 self._remote_shards, pairwise(unique.begins), strict=True
             ):
-                shard.check_takes(end - begin)
+                shard.check_can_send(end - begin)
         except EmbStoreError as error:
             return error
         return None

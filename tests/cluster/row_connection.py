@@ -129,7 +129,7 @@ class ServedVariables:
             if table not in shards:
                 shards[table] = LocalShard(spec)
                 self.servers[number].add(table, shards[table])
-            return RemoteShard(links[number], table, spec, leave=lambda: None).as_shard()
+            return RemoteShard(links[number], table, spec, close_shared=lambda: None).as_shard()
 
         name = "var" if table == 0 else f"var{table}"
         request = VariableRequest(name, DIM, self._option, **_RULES)

@@ -57,7 +57,9 @@ class TablesBehindSockets:
             self._of_server[number][table] = local
             self.servers[number].add(table, local)
             self._open.callback(local.close)
-            return RemoteShard(self._links[number], table, spec, leave=lambda: None).as_shard()
+            return RemoteShard(
+                self._links[number], table, spec, close_shared=lambda: None
+            ).as_shard()
 
         variable = make_variable(request, shards, make_shard, is_remote=True)
         self._open.callback(variable.close)

@@ -254,7 +254,7 @@ def test_a_push_that_was_interrupted_is_given_up_by_the_next() -> None:
 def test_an_answer_that_takes_longer_than_silence_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("embstore.cluster.rows.wire.WAITING_EVERY_S", 0.1)
+    monkeypatch.setattr("embstore.cluster.rows.wire.WAITING_INTERVAL_S", 0.1)
     with served(1, PushRules(workers=2, patience_s=30)) as variable:
         first, second = (variable.of_worker(worker, silence_s=0.5) for worker in range(2))
         with ThreadPoolExecutor(1) as threads:
@@ -269,7 +269,7 @@ def test_an_answer_that_takes_longer_than_silence_is_waited_for(
 def test_a_silent_shard_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     with served(1, PushRules()) as variable:
         var = variable.of_worker(0, silence_s=0.3)
-        variable.servers[0]._pulse.close()
+        variable.servers[0]._heartbeat.close()
         awake = threading.Event()
         monkeypatch.setattr(
             "embstore.cluster.rows.row_server.look_up_together",
@@ -329,7 +329,7 @@ def test_a_peer_that_sends_the_token_byte_by_byte_is_disconnected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Otherwise many such peers would occupy all threads, each for minutes."""
-    monkeypatch.setattr("embstore.cluster.rows.row_server._GREETING_S", 0.5)
+    monkeypatch.setattr("embstore.cluster.rows.row_server._GREETING_TIMEOUT_S", 0.5)
     with served(1, PushRules()) as variable:
         address = variable.servers[0].address
         with socket.create_connection((address.host, address.port), 20) as slow:

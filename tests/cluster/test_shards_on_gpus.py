@@ -12,7 +12,7 @@ from sharded import MIB, train_a_little
 
 import embstore as es
 from embstore.cluster.ray import cluster as ray_cluster
-from embstore.cluster.server import placing
+from embstore.cluster.server import shard_placement
 from embstore.errors import EmbStoreError, InvalidArgumentError, MissingDeviceError
 
 pytestmark = pytest.mark.usefixtures("ray")
@@ -53,7 +53,7 @@ def test_shards_on_the_emulated_gpu_ask_ray_for_none() -> None:
 @pytest.mark.long
 @pytest.mark.usefixtures("taken_gpu")
 def test_shards_ask_ray_for_a_share_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placing, "_PLACED_WITHIN_S", 4.0)
+    monkeypatch.setattr(shard_placement, "_PLACED_WITHIN_S", 4.0)
     with pytest.raises(MissingDeviceError, match=r"no node had room for 2 shards .* left"):
         make_table("cuda")
 

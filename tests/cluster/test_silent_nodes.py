@@ -37,7 +37,7 @@ class Ray:
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "_ANSWERS_WITHIN_S", 0.1)
-    monkeypatch.setattr(cluster, "_ASKED_EVERY_S", 0.01)
+    monkeypatch.setattr(cluster, "_ASK_INTERVAL_S", 0.01)
 
 
 def test_a_silent_node_is_waited_for_until_ray_notices(silent_port: int) -> None:

@@ -11,8 +11,8 @@ from embstore.cluster.ray import cluster as ray_cluster
 from embstore.cluster.rows.pushes import PushRules
 from embstore.cluster.rows.remote_shard import RemoteShard
 from embstore.cluster.rows.server_link import ServerLink, ServerLinks
-from embstore.cluster.server.placing import Placing
 from embstore.cluster.server.servers import Servers
+from embstore.cluster.server.shard_placement import ShardPlacement
 from embstore.errors import InvalidArgumentError
 from embstore.table import checks
 from embstore.table.making import MAX_PARTITIONS, VariableRequest, make_variable
@@ -47,28 +47,30 @@ def make_sharded_variable(request: VariableRequest, shards: int) -> EmbeddingVar
         )
         variable.internals.is_shared = True
         return variable
-    placing = Placing(name, count, tiers, _servers_of_program())
+    placement = ShardPlacement(name, count, tiers, _servers_of_program())
 
     def make_shard(spec: ShardSpec) -> Shard:
-        made = placing.open(spec)
-        link = _links.use(made.address, lambda: ServerLink(made.actor, made.server, made.address))
+        opened = placement.open(spec)
+        link = _links.use(
+            opened.address, lambda: ServerLink(opened.actor, opened.server, opened.address)
+        )
 
-        def ended() -> None:
+        def on_end() -> None:
             _links.leave(link)
-            placing.leave(made)
+            placement.leave(opened)
 
-        return RemoteShard(link, made.table, spec, ended=ended).as_shard()
+        return RemoteShard(link, opened.table, spec, on_end=on_end).as_shard()
 
     try:
         return make_variable(request, count, make_shard, is_remote=True)
     except BaseException:
-        placing.end()
+        placement.end()
         raise
 
 
 _links = ServerLinks()
-_of_program_lock = threading.Lock()
-_of_program: tuple[object, Servers] | None = None  # guarded by _of_program_lock
+_program_servers_lock = threading.Lock()
+_program_servers: tuple[object, Servers] | None = None  # guarded by _program_servers_lock
 
 
 def _servers_of_program() -> Servers:
@@ -76,10 +78,10 @@ def _servers_of_program() -> Servers:
 
     The servers of a Ray cluster that the program used before are dropped: nothing needs them.
     """
-    global _of_program
+    global _program_servers
     context = ray_cluster.join_or_start().get_runtime_context()
     here = (_core.fork_generation(), context.get_node_id(), context.get_job_id())
-    with _of_program_lock:
-        if _of_program is None or _of_program[0] != here:
-            _of_program = here, Servers(PushRules())
-        return _of_program[1]
+    with _program_servers_lock:
+        if _program_servers is None or _program_servers[0] != here:
+            _program_servers = here, Servers(PushRules())
+        return _program_servers[1]

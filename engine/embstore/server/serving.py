@@ -21,7 +21,7 @@ from embstore.table import checks
 __all__ = ["serve"]
 
 _MAX_CACHE_BYTES = 1 << 50
-_CHECKED_EVERY_S = 0.1
+_CHECK_INTERVAL_S = 0.1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -54,7 +54,7 @@ def serve(arguments: list[str]) -> None:
                 flush=True,
             )
         while not ending.is_asked_for and not (ended := node.ended()):
-            time.sleep(_CHECKED_EVERY_S)
+            time.sleep(_CHECK_INTERVAL_S)
         was_asked = ending.is_asked_for
         ending.begin()
         if not was_asked:

@@ -55,7 +55,7 @@ class RemoteShardProtocol(Protocol):
         """The number of pushes that were begun."""
         ...
 
-    def check_takes(self, ids: int) -> None:
+    def check_can_send(self, ids: int) -> None:
         """Raises an EmbStoreError if a push of `ids` ids must not be sent: the shard is closed or
         lost, or there are too many ids.
         """
@@ -112,7 +112,7 @@ class Server(Protocol):
 
     def look_up(self, parts: Sequence[LookUpPart], train: bool) -> PendingReply[Refusals]: ...
 
-    def takes_at_once(self, parts: Sequence[Update]) -> bool:
+    def fit_one_request(self, parts: Sequence[Update]) -> bool:
         """Returns whether one request has room for all parts."""
         ...
 
@@ -336,7 +336,7 @@ def push_together(batches: Sequence[Sequence[Update]], global_step: int | None) 
     """
     parts = [part for of_batch in batches for part in of_batch]
     by_server = _by_server(parts)
-    if len(by_server) == 1 and by_server[0][0].takes_at_once(parts):
+    if len(by_server) == 1 and by_server[0][0].fit_one_request(parts):
         refused = _ask_all_servers(parts, lambda server, of_one: server.apply(of_one, global_step))
     else:
         refused = _prepare_and_commit(parts, by_server, global_step)

@@ -17,8 +17,8 @@ import numpy as np
 from embstore.checkpoint.training.directory import TrainingDirectory
 from embstore.cluster.ray.calls import Answer
 from embstore.cluster.rows.pushes import PushRules
-from embstore.cluster.server.placing import OpenShard, Placing
 from embstore.cluster.server.servers import Servers
+from embstore.cluster.server.shard_placement import OpenShard, ShardPlacement
 from embstore.errors import EmbStoreError, InvalidArgumentError, WorkerLostError
 from embstore.options import Tier
 from embstore.table.shard import ShardSpec
@@ -47,7 +47,7 @@ class _SharedVariable:
     shards: the open ones, by name. left: ranks of the workers that have closed a shard.
     """
 
-    placing: Placing
+    placement: ShardPlacement
     shards: dict[str, _SharedShard] = dataclasses.field(default_factory=dict)
     left: set[int] = dataclasses.field(default_factory=set)
     is_closing: bool = False
@@ -159,7 +159,7 @@ class JobActor:
             self._wait_until_closed(generation, rank, name)
             variable = self._variables.get(name)
             if variable is None:
-                placing = Placing(
+                placement = ShardPlacement(
                     name,
                     count,
                     tiers,
@@ -168,9 +168,9 @@ class JobActor:
                     _FREED_WITHIN_S,
                     self._persisted_places(name, count),
                 )
-                variable = self._variables[name] = _SharedVariable(placing)
+                variable = self._variables[name] = _SharedVariable(placement)
             shared = variable.shards.get(spec.name)
-            if shared is None and variable.placing.count == count:
+            if shared is None and variable.placement.count == count:
                 shared = variable.shards[spec.name] = self._make_shard(name, variable, spec)
             others = ["shards"] if shared is None else _differences(shared.spec, spec)
             if shared is None or others:
@@ -249,7 +249,7 @@ class JobActor:
             if answer.error is not None:
                 raise answer.error
             del variable.shards[name]
-            variable.placing.leave(shard)
+            variable.placement.leave(shard)
 
     def meet(self, generation: int, rank: int, meeting: int, brought: Any) -> list[Any]:
         """Waits for all workers, and returns what they brought, in the order of their ranks."""
@@ -330,7 +330,7 @@ class JobActor:
             self._news = {}
             self._changed.notify_all()
         for variable in self._variables.values():
-            variable.placing.end_all()
+            variable.placement.end_all()
         self._servers.end()
         self._variables = {}
         self._closings.clear()
@@ -338,9 +338,9 @@ class JobActor:
 
     def _make_shard(self, name: str, variable: _SharedVariable, spec: ShardSpec) -> _SharedShard:
         try:
-            return _SharedShard(spec, variable.placing.open(spec))
+            return _SharedShard(spec, variable.placement.open(spec))
         except BaseException:
-            variable.placing.end()
+            variable.placement.end()
             if not variable.shards:
                 del self._variables[name]
             raise
@@ -360,7 +360,7 @@ class JobActor:
 
 
 # Users' names of ShardSpec fields, if they differ from the fields' names.
-_USERS_NAMES = {
+_USER_VISIBLE_NAMES = {
     "default_values": "initial rows (an initializer without a seed may draw one for each worker: "
     "give it a seed, or call keras.utils.set_random_seed first)",
     "no_permission_value": "default_value_no_permission",
@@ -370,7 +370,7 @@ _USERS_NAMES = {
 
 def _differences(one: ShardSpec, other: ShardSpec) -> list[str]:
     return [
-        _USERS_NAMES.get(field.name, field.name.replace("_", " "))
+        _USER_VISIBLE_NAMES.get(field.name, field.name.replace("_", " "))
         for field in dataclasses.fields(ShardSpec)
         if not np.array_equal(getattr(one, field.name), getattr(other, field.name))
     ]

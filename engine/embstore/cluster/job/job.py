@@ -18,7 +18,7 @@ from embstore.checkpoint.arguments import directory_path
 from embstore.checkpoint.persist.persisting import MAX_KEPT
 from embstore.checkpoint.training.directory import TrainingDirectory
 from embstore.cluster.job.actor import JobActor
-from embstore.cluster.job.worker import BEATS_EVERY_S, JobTicket, join
+from embstore.cluster.job.worker import BEAT_INTERVAL_S, JobTicket, join
 from embstore.cluster.job.worker_failure import WorkerFailure
 from embstore.cluster.ray import cluster as ray_cluster
 from embstore.cluster.ray.calls import first_line, raise_silent, wait_for
@@ -42,7 +42,7 @@ _CALLS_AT_ONCE = 4  # per worker
 # Variables that packages read on import. Unpickling a function may import such a package, so that
 # the function can't set them itself.
 _READ_ON_IMPORT = ("KERAS_BACKEND",)
-_CHECKED_EVERY_S = 1.0
+_CHECK_INTERVAL_S = 1.0
 _STARTED_WITHIN_S = 60.0
 # The longest times that conditions, and sockets, can wait.
 _MAX_PATIENCE_S, _MAX_SILENCE_S = 1e9, 1e6
@@ -263,7 +263,7 @@ def run(
                 if not failures or time.monotonic() - failed_at > job.patience_s:
                     raise
                 _log.warning("%s; waits for such a node", error)
-                time.sleep(_CHECKED_EVERY_S)
+                time.sleep(_CHECK_INTERVAL_S)
             finally:
                 processes.end()
             try:
@@ -345,7 +345,7 @@ class _Processes:
         ranks = {reference: rank for rank, reference in enumerate(waiting)}
         results: dict[int, Any] = {}
         while waiting:
-            done, waiting = self._ray.wait(waiting, num_returns=1, timeout=_CHECKED_EVERY_S)
+            done, waiting = self._ray.wait(waiting, num_returns=1, timeout=_CHECK_INTERVAL_S)
             if told is not None:
                 for rank, news in sorted(self._job.news().items()):
                     told(rank, news)
@@ -405,7 +405,7 @@ class _Processes:
         """
         exceptions = self._ray.exceptions
         # A dead worker's last sign of life may arrive late, by up to the interval between signs.
-        lives_since = time.monotonic() + BEATS_EVERY_S
+        lives_since = time.monotonic() + BEAT_INTERVAL_S
         while running:
             done, _ = self._ray.wait(list(running), num_returns=len(running), timeout=0.1)
             for ended in done:

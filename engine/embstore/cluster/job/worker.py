@@ -16,7 +16,7 @@ from embstore.cluster.ray import cluster as ray_cluster
 from embstore.cluster.ray.calls import wait_for
 from embstore.cluster.rows.remote_shard import RemoteShard
 from embstore.cluster.rows.server_link import ServerLink, ServerLinks
-from embstore.cluster.server.placing import OpenShard
+from embstore.cluster.server.shard_placement import OpenShard
 from embstore.errors import (
     CheckpointError,
     InvalidArgumentError,
@@ -28,11 +28,11 @@ from embstore.table import checks
 from embstore.table.shard import Shard, ShardSpec
 from embstore.variable import EmbeddingVariable
 
-__all__ = ["BEATS_EVERY_S", "JobTicket", "Worker", "current_worker", "join"]
+__all__ = ["BEAT_INTERVAL_S", "JobTicket", "Worker", "current_worker", "join"]
 
-BEATS_EVERY_S = 1.0
+BEAT_INTERVAL_S = 1.0
 
-_GIVEN = {"meet": "brought", "tell": "news"}  # arguments that the program gives
+_GIVEN_NAMES = {"meet": "brought", "tell": "news"}  # arguments that the program gives
 
 _current: Worker | None = None
 
@@ -97,28 +97,30 @@ class Worker:
 
     def shard(self, variable: str, count: int, tiers: Sequence[Tier], spec: ShardSpec) -> Shard:
         """Opens the variable's shard that all workers share."""
-        made: OpenShard = self._ask(
+        opened: OpenShard = self._ask(
             "shard", self._generation, self._rank, variable, count, tiers, spec
         )
 
         def connect() -> ServerLink:
             return ServerLink(
-                made.actor,
-                made.server,
-                made.address,
+                opened.actor,
+                opened.server,
+                opened.address,
                 worker=self._rank,
                 silence_s=self._ticket.silence_s,
                 prepares_in_turn=not self._ticket.is_synchronous,
             )
 
-        link = self._links.use(made.address, connect)
+        link = self._links.use(opened.address, connect)
         return RemoteShard(
             link,
-            made.table,
+            opened.table,
             spec,
-            leave=lambda: self._ask("leave", self._generation, self._rank, variable, spec.name),
-            ended=lambda: self._links.leave(link),
-            place=made.place,
+            close_shared=lambda: self._ask(
+                "leave", self._generation, self._rank, variable, spec.name
+            ),
+            on_end=lambda: self._links.leave(link),
+            place=opened.place,
         ).as_shard()
 
     def meet(self, brought: Any = None) -> list[Any]:
@@ -248,7 +250,7 @@ class Worker:
     def _beat(self) -> None:
         """Sends signs of life until this worker leaves. Errors are ignored: if the job has ended,
         this worker's other calls raise the error."""
-        while not self._has_left.wait(BEATS_EVERY_S) and ray_cluster.library().is_initialized():
+        while not self._has_left.wait(BEAT_INTERVAL_S) and ray_cluster.library().is_initialized():
             with contextlib.suppress(Exception):
                 self._ticket.actor.call.remote("beat", (self._generation, self._rank))
 
@@ -262,8 +264,8 @@ class Worker:
             called = self._ticket.actor.call.remote(method, arguments)
         except TypeError as error:  # Ray's error for unpicklable arguments
             raise InvalidArgumentError(
-                f"{_GIVEN.get(method, method)} can't be sent ({error.__cause__ or error}); give "
-                "numbers, arrays, or what else can be pickled"
+                f"{_GIVEN_NAMES.get(method, method)} can't be sent ({error.__cause__ or error}); "
+                "give numbers, arrays, or what else can be pickled"
             ) from error
         try:
             answer = wait_for(called)

@@ -11,7 +11,7 @@ from embstore.errors import EmbStoreError, ShardLostError
 
 __all__ = ["Answer", "check_connected", "first_line", "raise_silent", "wait_for"]
 
-_CHECKED_EVERY_S = 5.0
+_CHECK_INTERVAL_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ def check_connected() -> None:
 def wait_for(
     reference: Any,
     check_alive: Callable[[], None] = lambda: None,
-    checked_every_s: float = _CHECKED_EVERY_S,
+    checked_every_s: float = _CHECK_INTERVAL_S,
 ) -> Any:
     """Returns the answer of an actor's call. Raises ShardLostError if the actor is dead.
 

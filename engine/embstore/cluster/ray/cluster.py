@@ -35,7 +35,7 @@ _OTHER_NODES = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # Linux heeds it too
 _OWN_OBJECT_STORE_BYTES = 256 << 20
 
 _ANSWERS_WITHIN_S = 2.0
-_ASKED_EVERY_S = 0.5
+_ASK_INTERVAL_S = 0.5
 
 _joining = threading.Lock()  # held while Ray starts: two starts at once end the program
 _is_close_registered = False  # guarded by _joining
@@ -153,7 +153,7 @@ def wait_for_answers(ray: Any, within_s: float) -> None:
     while not all(_answers(node) for node in ray.nodes() if node["Alive"]):
         if time.monotonic() > deadline:
             return
-        time.sleep(_ASKED_EVERY_S)
+        time.sleep(_ASK_INTERVAL_S)
 
 
 def _answers(node: dict[str, Any]) -> bool:

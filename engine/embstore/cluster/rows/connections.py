@@ -55,7 +55,7 @@ class Connection:
                 f"{where} can't be connected to: {error.strerror}; raise this process's limit of "
                 "open files (ulimit -n), or have it use fewer threads, files or less memory"
             ) from error
-        with self._closed_on_error():
+        with self._close_on_error():
             wire.prepare(self._socket)
             self._socket.settimeout(silence_s)
             wire.send(self._socket, wire.MAGIC, address.token)
@@ -71,26 +71,28 @@ class Connection:
         return self._socket.fileno() >= 0
 
     def send(self, message: Sequence[bytes | NDArray[Any]]) -> None:
-        with self._closed_on_error():
+        with self._close_on_error():
             wire.send(self._socket, *message)
 
     def receive(
-        self, outs: Sequence[NDArray[np.float32]], wheres: Sequence[str]
+        self, outs: Sequence[NDArray[np.float32]], part_places: Sequence[str]
     ) -> list[EmbStoreError | None]:
         """Receives the answer. Returns for each part why it was refused, or None; then its rows are
         in its array of `outs`.
 
-        outs: an array for each part; empty if the answer has no rows. wheres: as
+        outs: an array for each part; empty if the answer has no rows. part_places: as
         `wire.unpack_refusals` takes them.
         """
-        with self._closed_on_error():
-            outcome, told, rows = Outcome.WAITING, 0, 0
+        with self._close_on_error():
+            outcome, refusal_bytes, rows = Outcome.WAITING, 0, 0
             while outcome == Outcome.WAITING:
                 packed = wire.receive(self._socket, wire.ANSWER_HEAD.size)
-                outcome, told, rows = wire.ANSWER_HEAD.unpack(packed)
-            refusals: list[EmbStoreError | None] = [None] * len(wheres)
+                outcome, refusal_bytes, rows = wire.ANSWER_HEAD.unpack(packed)
+            refusals: list[EmbStoreError | None] = [None] * len(part_places)
             if outcome == Outcome.REFUSED:
-                refusals = wire.unpack_refusals(wire.receive(self._socket, told), wheres)
+                refusals = wire.unpack_refusals(
+                    wire.receive(self._socket, refusal_bytes), part_places
+                )
             filled = [out for out, refusal in zip(outs, refusals, strict=False) if refusal is None]
             if rows != sum(out.nbytes for out in filled):
                 raise EOFError(f"it answered {rows} bytes of rows")
@@ -101,7 +103,7 @@ class Connection:
         self._socket.close()
 
     @contextlib.contextmanager
-    def _closed_on_error(self) -> Iterator[None]:
+    def _close_on_error(self) -> Iterator[None]:
         try:
             yield
         except TimeoutError as error:

@@ -30,13 +30,13 @@ class Exchange:
         connections: Connections,
         message: Sequence[bytes | NDArray[Any]],
         outs: Sequence[NDArray[np.float32]],
-        wheres: Sequence[str],
+        part_places: Sequence[str],
     ) -> None:
-        """outs, wheres: as `Connection.receive` takes them."""
+        """outs, part_places: as `Connection.receive` takes them."""
         self._connections = connections
         self._message = message
         self._outs = outs
-        self._wheres = wheres
+        self._part_places = part_places
         self._connection: Connection | None = None
         self._may_have_come = False
         with contextlib.suppress(OSError, EOFError):  # wait() tries again, and raises
@@ -51,7 +51,7 @@ class Exchange:
             try:
                 connection = self._connection or self._send(self._connections.connect())
                 self._connection = None
-                refusals = connection.receive(self._outs, self._wheres)
+                refusals = connection.receive(self._outs, self._part_places)
             except (TimeoutError, ConnectionRefusedError):
                 raise
             except StorageError as error:

@@ -60,37 +60,37 @@ class PushPart(NamedTuple):
     gradients: GradientPart
 
 
-class _Lane:
+class _PushThread:
     """A thread that prepares pushes, and commits or aborts those that it has prepared."""
 
     def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, "embstore-push")
-        self.prepared = 0  # number of pushes that it has yet to end; guarded by Pushes' lock
+        self._executor = ThreadPoolExecutor(1, "embstore-push")
+        self.open_pushes = 0  # number of pushes that it has yet to end; guarded by Pushes' lock
 
-    def begin(self, call: Callable[[], _T]) -> Future[_T]:
-        return self._thread.submit(call)
+    def submit(self, call: Callable[[], _T]) -> Future[_T]:
+        return self._executor.submit(call)
 
-    def do(self, call: Callable[[], _T]) -> _T:
-        return self._thread.submit(call).result()
+    def run(self, call: Callable[[], _T]) -> _T:
+        return self._executor.submit(call).result()
 
     def close(self) -> None:
-        self._thread.shutdown(wait=False)
+        self._executor.shutdown(wait=False)
 
 
 @dataclass(frozen=True)
 class _Push:
-    """A prepared push. lane: the one that prepared it, and must end it."""
+    """A prepared push. thread: the one that prepared it, and must end it."""
 
-    lane: _Lane
+    thread: _PushThread
     prepared: Prepared
 
 
-class _Refused(NamedTuple):
-    """The pushes numbered `first` to `last`, which were all refused. why: the last one's reason."""
+class _RefusedRange(NamedTuple):
+    """The pushes numbered `first` to `last`, which were all refused. reason: the last one's."""
 
     first: int
     last: int
-    why: Exception
+    reason: Exception
 
 
 @dataclass(eq=False)
@@ -101,33 +101,33 @@ class _Sequence:
     workers: Sequence[int]
     is_closed: bool = False
     settled: int = 0  # the number of the last push that was applied, refused or given up
-    refused: _Refused | None = None  # the last refused pushes
+    refused: _RefusedRange | None = None  # the last refused pushes
     is_given_up: bool = False  # whether workers gave up the last one refused
     parts: dict[int, PushPart] = field(default_factory=dict)  # by worker, of push settled + 1
     prepared: _Push | None = None  # push settled + 1, once prepared
     prepared_at: float = 0.0  # time.monotonic() at which it was
-    is_busy: bool = False  # whether a lane prepares or applies it
+    is_busy: bool = False  # whether a thread prepares or applies it
     aborted_by: set[int] = field(default_factory=set)  # workers that have aborted it
-    ending: list[Future[None]] = field(default_factory=list)  # aborts that are under way
+    pending_aborts: list[Future[None]] = field(default_factory=list)  # aborts that are under way
 
     @property
     def is_complete(self) -> bool:
         return len(self.parts) == len(self.workers)
 
-    def why_refused(self, number: int) -> Exception | None:
+    def refusal_of(self, number: int) -> Exception | None:
         refused = self.refused
         if refused is None or not refused.first <= number <= refused.last:
             return None
-        return refused.why
+        return refused.reason
 
-    def refuse(self, number: int, why: Exception) -> None:
+    def refuse(self, number: int, reason: Exception) -> None:
         """Settles all pushes up to `number`. Pushes that were refused right before them stay
         refused: a worker that got no answer sends its push again.
         """
         first = self.settled + 1
         if self.refused is not None and self.refused.last == self.settled:
             first = self.refused.first
-        self.refused, self.is_given_up = _Refused(first, number, why), False
+        self.refused, self.is_given_up = _RefusedRange(first, number, reason), False
         self.settle(number)
 
     def settle(self, number: int) -> None:
@@ -152,11 +152,11 @@ class Pushes:
         # Guarded by it:
         self._tables: dict[int, list[_Sequence]] = {}  # by table, then worker
         self._returned: set[int] = set()  # workers
-        self._idle: list[_Lane] = []
+        self._idle: list[_PushThread] = []
         self._is_closed = False
         if not rules.is_synchronous and rules.workers > 1:
             threading.Thread(
-                target=self._give_up_overdue, name="embstore-overdue", daemon=True
+                target=self._refuse_overdue, name="embstore-overdue", daemon=True
             ).start()
 
     def add(self, table: int, shard: LocalShard) -> None:
@@ -172,7 +172,7 @@ class Pushes:
         """
         refusals: Refusals = [None] * len(parts)
         waiting: list[tuple[int, _Sequence]] = []
-        whole: list[_Sequence] = []
+        complete: list[_Sequence] = []
         with self._changed:
             # All threads take the tables in one order: a shard that is nearly full holds one push
             # at a time.
@@ -181,7 +181,7 @@ class Pushes:
                 try:
                     sequence = self._sequence_of(worker, part.table)
                     self._wait_for_aborted_push(sequence, worker, part.number)
-                    self._make_next(sequence, worker, part.number)
+                    self._advance_to(sequence, worker, part.number)
                 except EmbStoreError as error:
                     refusals[i] = error
                 else:
@@ -191,14 +191,14 @@ class Pushes:
                     sequence.parts.setdefault(worker, parts[i])
                     if sequence.is_complete and not sequence.is_busy:
                         sequence.is_busy = True
-                        whole.append(sequence)
-        if whole:
-            self._prepare_all(whole)
+                        complete.append(sequence)
+        if complete:
+            self._prepare_complete(complete)
         with self._changed:
             self._wait_for_others([(sequence, parts[i].number) for i, sequence in waiting])
             for i, sequence in waiting:
                 if parts[i].number <= sequence.settled:
-                    refusals[i] = sequence.why_refused(parts[i].number)
+                    refusals[i] = sequence.refusal_of(parts[i].number)
             given_up = [i for i, sequence in waiting if refusals[i] and sequence.is_given_up]
         if len(given_up) < sum(refusal is not None for refusal in refusals):
             for i in given_up:  # another one was refused, so the worker sends these again
@@ -214,26 +214,26 @@ class Pushes:
         """
         refusals: Refusals = [None] * len(pushes)
         waiting: list[tuple[int, _Sequence]] = []
-        by_lane: defaultdict[_Lane, list[tuple[_Sequence, Prepared]]] = defaultdict(list)
+        by_thread: defaultdict[_PushThread, list[tuple[_Sequence, Prepared]]] = defaultdict(list)
         with self._changed:
             for i, (table, number) in enumerate(pushes):
                 try:
                     sequence = self._sequence_of(worker, table)
-                    push = self._to_commit(sequence, number)
+                    push = self._push_to_commit(sequence, number)
                 except EmbStoreError as error:
                     refusals[i] = error
                     continue
                 waiting.append((i, sequence))
                 if push is not None:
                     sequence.prepared, sequence.is_busy = None, True
-                    by_lane[push.lane].append((sequence, push.prepared))
-        for lane, ready in by_lane.items():
-            self._commit_all(lane, ready, global_step)
+                    by_thread[push.thread].append((sequence, push.prepared))
+        for thread, prepared_pushes in by_thread.items():
+            self._commit_all(thread, prepared_pushes, global_step)
         with self._changed:
             for i, sequence in waiting:
                 number = pushes[i][1]
                 self._changed.wait_for(lambda s=sequence, n=number: s.settled >= n)  # type: ignore[misc]
-                refusals[i] = sequence.why_refused(number)
+                refusals[i] = sequence.refusal_of(number)
         return refusals
 
     def abort(self, worker: int, pushes: Sequence[tuple[int, int]]) -> Refusals:
@@ -245,7 +245,7 @@ class Pushes:
         any more.
         """
         refusals: Refusals = [None] * len(pushes)
-        ending: list[Future[None]] = []
+        pending_aborts: list[Future[None]] = []
         with self._changed:
             for i, (table, number) in enumerate(pushes):
                 try:
@@ -256,8 +256,8 @@ class Pushes:
                 if number > sequence.settled:
                     sequence.aborted_by.add(worker)
                     self._refuse_if_given_up(sequence, number)
-                ending += sequence.ending
-        for abort in ending:
+                pending_aborts += sequence.pending_aborts
+        for abort in pending_aborts:
             abort.result()
         return refusals
 
@@ -287,15 +287,15 @@ class Pushes:
 
     def give_up(self, table: int) -> None:
         """Refuses the table's pushes that aren't applied yet, and releases all that they hold."""
-        ending: list[Future[None]] = []
+        pending_aborts: list[Future[None]] = []
         with self._changed:
             for sequence in set(self._tables.get(table, ())):
                 self._changed.wait_for(lambda s=sequence: not s.is_busy)  # type: ignore[misc]
                 if sequence.parts or sequence.prepared is not None:
                     number = sequence.settled + 1
                     self._refuse(sequence, number, ClosedError("the shard was closed"))
-                ending += sequence.ending
-        for abort in ending:
+                pending_aborts += sequence.pending_aborts
+        for abort in pending_aborts:
             abort.result()
 
     def remove(self, table: int) -> None:
@@ -313,10 +313,10 @@ class Pushes:
             self._is_closed = True
             idle, self._idle = self._idle, []
         self._closing.set()
-        for lane in idle:
-            lane.close()
+        for thread in idle:
+            thread.close()
 
-    def _give_up_overdue(self) -> None:
+    def _refuse_overdue(self) -> None:
         """Refuses pushes that a dead worker has left prepared, for whose shards other workers wait.
         (If pushes have a part of each worker, any worker can end them.)
         """
@@ -367,7 +367,7 @@ class Pushes:
                     f"{self._rules.patience_s:g} s; start the job again from its last checkpoint"
                 )
 
-    def _make_next(self, sequence: _Sequence, worker: int, number: int) -> None:
+    def _advance_to(self, sequence: _Sequence, worker: int, number: int) -> None:
         """Makes push `number` the next, unless it is settled: refuses earlier interrupted ones."""
         while True:
             if sequence.is_closed:
@@ -386,7 +386,7 @@ class Pushes:
                 return
             self._changed.wait()
 
-    def _to_commit(self, sequence: _Sequence, number: int) -> _Push | None:
+    def _push_to_commit(self, sequence: _Sequence, number: int) -> _Push | None:
         """Returns the prepared push; None if it is over, or another worker's commit applies it."""
         if number <= sequence.settled:
             return None
@@ -407,95 +407,95 @@ class Pushes:
                 missing = [worker for worker in sequence.workers if worker not in sequence.parts]
                 has_returned = not self._returned.isdisjoint(missing)
                 if has_returned or not self._changed.wait(deadline - time.monotonic()):
-                    told = f"push {number}: no part of it has come from worker "
-                    told += ", ".join(map(str, missing))
-                    told += (
+                    message = f"push {number}: no part of it has come from worker "
+                    message += ", ".join(map(str, missing))
+                    message += (
                         ", which has returned"
                         if has_returned
                         else f" for {self._rules.patience_s:g} s; start the job again from its "
                         "last checkpoint"
                     )
-                    self._refuse(sequence, number, WorkerLostError(told))
+                    self._refuse(sequence, number, WorkerLostError(message))
 
     def _refuse_if_given_up(self, sequence: _Sequence, number: int) -> None:
         """Refuses the push if one worker has aborted it, or all after it began to be prepared."""
         is_prepared = sequence.prepared is not None or sequence.is_busy
-        by_all = len(sequence.aborted_by) == len(sequence.workers)
-        if sequence.aborted_by and not sequence.is_busy and (by_all or not is_prepared):
+        is_aborted_by_all = len(sequence.aborted_by) == len(sequence.workers)
+        if sequence.aborted_by and not sequence.is_busy and (is_aborted_by_all or not is_prepared):
             given_up = EmbStoreError(f"push {number} was given up by a worker")
             self._refuse(sequence, number, given_up)
             sequence.is_given_up = True
 
-    def _refuse(self, sequence: _Sequence, number: int, why: Exception) -> None:
+    def _refuse(self, sequence: _Sequence, number: int, reason: Exception) -> None:
         push, sequence.prepared = sequence.prepared, None
         if push is not None:
-            sequence.ending = [end for end in sequence.ending if not end.done()]
-            sequence.ending.append(push.lane.begin(push.prepared.abort))
-            self._count_ended_push(push.lane)
-        sequence.refuse(number, why)
+            sequence.pending_aborts = [end for end in sequence.pending_aborts if not end.done()]
+            sequence.pending_aborts.append(push.thread.submit(push.prepared.abort))
+            self._count_ended_push(push.thread)
+        sequence.refuse(number, reason)
         self._changed.notify_all()
 
-    def _count_ended_push(self, lane: _Lane) -> None:
-        """Counts one push of the lane that is over."""
-        lane.prepared -= 1
-        if lane.prepared == 0:
+    def _count_ended_push(self, thread: _PushThread) -> None:
+        """Counts one push of the thread that is over."""
+        thread.open_pushes -= 1
+        if thread.open_pushes == 0:
             if self._is_closed:
-                lane.close()
+                thread.close()
             else:
-                self._idle.append(lane)
+                self._idle.append(thread)
 
     # --- Without the lock held
 
-    def _prepare_all(self, whole: Sequence[_Sequence]) -> None:
+    def _prepare_complete(self, complete: Sequence[_Sequence]) -> None:
         with self._changed:
-            lane = self._idle.pop() if self._idle else _Lane()
+            thread = self._idle.pop() if self._idle else _PushThread()
         batches = [
             (sequence.shard, [sequence.parts[w].gradients for w in sequence.workers])
-            for sequence in whole
+            for sequence in complete
         ]
-        made: Sequence[Prepared | Exception]
+        results: Sequence[Prepared | Exception]
         try:
-            made = lane.do(lambda: prepare_together(batches, self._scale))
+            results = thread.run(lambda: prepare_together(batches, self._scale))
         except Exception as error:  # caused by the arguments
-            made = [error] * len(whole)
+            results = [error] * len(complete)
         with self._changed:
-            lane.prepared += 1  # keeps the lane until all pushes are recorded
-            for sequence, prepared in zip(whole, made, strict=True):
+            thread.open_pushes += 1  # keeps the thread until all pushes are recorded
+            for sequence, prepared in zip(complete, results, strict=True):
                 sequence.is_busy = False
                 if isinstance(prepared, Exception):
                     self._refuse(sequence, sequence.settled + 1, prepared)
                 else:
-                    lane.prepared += 1
-                    sequence.prepared = _Push(lane, prepared)
+                    thread.open_pushes += 1
+                    sequence.prepared = _Push(thread, prepared)
                     sequence.prepared_at = time.monotonic()
                     if len(sequence.aborted_by) == len(sequence.workers):
                         self._refuse_if_given_up(sequence, sequence.settled + 1)
-            self._count_ended_push(lane)
+            self._count_ended_push(thread)
             self._changed.notify_all()
 
     def _commit_all(
         self,
-        lane: _Lane,
-        ready: Sequence[tuple[_Sequence, Prepared]],
+        thread: _PushThread,
+        prepared_pushes: Sequence[tuple[_Sequence, Prepared]],
         global_step: int | None,
     ) -> None:
         def apply() -> None:
-            commit_together([prepared for _, prepared in ready], global_step)
+            commit_together([prepared for _, prepared in prepared_pushes], global_step)
             _core.pay_pacing_debt()  # not part of a commit, since that may be one of several
 
         failed: Exception | None = None
         try:
-            lane.do(apply)
+            thread.run(apply)
         except Exception as error:  # a defect; the other workers must not wait for it
             failed = error
             raise
         finally:
             with self._changed:
-                for sequence, _ in ready:
+                for sequence, _ in prepared_pushes:
                     sequence.is_busy = False
                     if failed is not None:
                         sequence.refuse(sequence.settled + 1, failed)
                     else:
                         sequence.settle(sequence.settled + 1)
-                    self._count_ended_push(lane)
+                    self._count_ended_push(thread)
                 self._changed.notify_all()

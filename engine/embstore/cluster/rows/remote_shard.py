@@ -28,7 +28,7 @@ from embstore.table.shard import Shard, ShardRows, ShardSpec
 
 __all__ = ["RemoteShard"]
 
-_ASKED_BY_CALLS = frozenset(name for name in vars(Shard) if not name.startswith("_"))
+_FORWARDED_METHODS = frozenset(name for name in vars(Shard) if not name.startswith("_"))
 
 
 class RemoteShard:
@@ -45,12 +45,12 @@ class RemoteShard:
         table: int,
         spec: ShardSpec,
         *,
-        leave: Callable[[], None] | None = None,
-        ended: Callable[[], None] = lambda: None,
+        close_shared: Callable[[], None] | None = None,
+        on_end: Callable[[], None] = lambda: None,
         place: str = "",
     ) -> None:
-        """table: its number at the server. leave: called instead of closing a shard that other
-        workers may use. ended: called after the last request. place: as in `OpenShard`.
+        """table: its number at the server. close_shared: called instead of closing a shard that
+        other workers may use. on_end: called after the last request. place: as in `OpenShard`.
         """
         self.place = place
         self.server = server
@@ -58,18 +58,18 @@ class RemoteShard:
         self.dim = spec.dim
         self.where = f"the shard {spec.name} on node {server.actor.node}"
         self._name = spec.name
-        self._leave = leave
-        self._ended = ended
+        self._close_shared = close_shared
+        self._on_end = on_end
         self._made_in = _core.fork_generation()
         self._is_closed = False
         self._lock = threading.Lock()
         self._pushes = 0
-        self._out_of_scope = weakref.finalize(
-            self, _out_of_scope, server, table, ended, self._made_in
+        self._finalizer = weakref.finalize(
+            self, _close_at_server, server, table, on_end, self._made_in
         )
-        self._out_of_scope.atexit = False  # the servers end with the program
-        if leave is not None:
-            self._out_of_scope.detach()
+        self._finalizer.atexit = False  # the servers end with the program
+        if close_shared is not None:
+            self._finalizer.detach()
 
     @property
     def process_id(self) -> int:
@@ -83,7 +83,7 @@ class RemoteShard:
         with self._lock:
             return self._pushes
 
-    def check_takes(self, ids: int) -> None:
+    def check_can_send(self, ids: int) -> None:
         """Raises what `check_usable` does, and InvalidArgumentError if a request has no room for
         that many ids.
         """
@@ -102,7 +102,7 @@ class RemoteShard:
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
         """Returns the remote version of any other method of `Shard`."""
-        if method not in _ASKED_BY_CALLS:
+        if method not in _FORWARDED_METHODS:
             raise AttributeError(f"{type(self).__name__} has no {method!r}")
         return partial(self._ask, method)
 
@@ -117,8 +117,8 @@ class RemoteShard:
             return
         was_lost = self.server.lost is not None
         try:
-            if self._leave is not None:
-                self._leave()
+            if self._close_shared is not None:
+                self._close_shared()
             elif not was_lost:
                 self._ask("close")
         except (ShardLostError, WorkerLostError) as error:
@@ -131,8 +131,8 @@ class RemoteShard:
 
     def _end(self) -> None:
         self._is_closed = True
-        self._out_of_scope.detach()
-        self._ended()
+        self._finalizer.detach()
+        self._on_end()
 
     # --- Calls
 
@@ -182,15 +182,17 @@ def _check_alive(server: ServerLink) -> None:
         raise ShardLostError(str(error) or type(error).__name__) from error
 
 
-def _out_of_scope(server: ServerLink, table: int, ended: Callable[[], None], made_in: int) -> None:
-    if _core.fork_generation() != made_in:
+def _close_at_server(
+    server: ServerLink, table: int, on_end: Callable[[], None], fork_generation: int
+) -> None:
+    if _core.fork_generation() != fork_generation:
         return
 
     def close() -> None:
         with contextlib.suppress(EmbStoreError):  # there is no caller to tell
             if server.lost is None:
                 server.actor.call(table, "close", (), {}, partial(_check_alive, server))
-        ended()
+        on_end()
 
     # A finalizer may run while its thread holds any lock, so closing needs another thread.
     with contextlib.suppress(RuntimeError):  # Python exits, and the servers with it

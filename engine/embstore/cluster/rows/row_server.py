@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from embstore.cluster.rows import wire
 from embstore.cluster.rows.connections import ServerAddress
-from embstore.cluster.rows.pulse import Pulse
+from embstore.cluster.rows.heartbeat import Heartbeat
 from embstore.cluster.rows.pushes import Pushes, PushPart, PushRules, Refusals
 from embstore.cluster.rows.wire import Outcome, PartHead, Request, RequestHead
 from embstore.errors import ClosedError, EmbStoreError
@@ -27,8 +27,8 @@ from embstore.table.shard import LocalShard
 
 __all__ = ["RowServer"]
 
-_GREETING_S = 10.0  # that a peer may take to send the token
-_ACCEPTS_AGAIN_S = 0.05
+_GREETING_TIMEOUT_S = 10.0  # that a peer may take to send the token
+_ACCEPT_RETRY_S = 0.05
 
 
 class RowServer:
@@ -37,7 +37,7 @@ class RowServer:
     def __init__(self, host: str, rules: PushRules) -> None:
         self._shards: dict[int, LocalShard] = {}  # by the number of their table here
         self._pushes = Pushes(rules)
-        self._pulse = Pulse()
+        self._heartbeat = Heartbeat()
         self._counting = threading.Lock()
         self._requests: Counter[str] = Counter()
         self._is_closed = False
@@ -72,7 +72,7 @@ class RowServer:
     def close(self) -> None:
         """Accepts no more connections. Open ones end when their workers close them."""
         self._pushes.close()
-        self._pulse.close()
+        self._heartbeat.close()
         self._is_closed = True
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
@@ -86,7 +86,7 @@ class RowServer:
             try:
                 connection, _ = self._listener.accept()
             except OSError:  # descriptors may have run out for a moment
-                time.sleep(_ACCEPTS_AGAIN_S)
+                time.sleep(_ACCEPT_RETRY_S)
                 continue
             try:
                 threading.Thread(
@@ -94,19 +94,19 @@ class RowServer:
                 ).start()
             except (RuntimeError, MemoryError):  # no room for a thread; the peer may try again
                 connection.close()
-                time.sleep(_ACCEPTS_AGAIN_S)
+                time.sleep(_ACCEPT_RETRY_S)
 
     def _serve(self, connection: socket.socket) -> None:
         # A peer that vanishes is no error: it may connect again, and ask for the same.
         with connection, contextlib.suppress(OSError, EOFError):
             wire.prepare(connection)
             count = len(wire.MAGIC) + wire.TOKEN_BYTES
-            greeting = wire.receive_within(connection, count, _GREETING_S)
+            greeting = wire.receive_within(connection, count, _GREETING_TIMEOUT_S)
             if not hmac.compare_digest(greeting, wire.MAGIC + self.address.token):
                 return
             connection.settimeout(None)
             wire.send(connection, wire.MAGIC)
-            served = _Connection(connection, self._shards, self._pushes, self._pulse)
+            served = _Connection(connection, self._shards, self._pushes, self._heartbeat)
             while True:
                 kind = served.receive()
                 with self._counting:
@@ -130,13 +130,15 @@ class _Batches(NamedTuple):
         return self.rows[self.row_begins[part] : self.row_begins[part + 1]]
 
     def gradients(self) -> list[GradientPart]:
-        of_parts = []
+        gradient_parts = []
         counted = counts(self.id_begins, self.occurrences)
         for part, (begin, end) in enumerate(pairwise(self.id_begins)):
             occurrences = None if self.occurrences is None else self.occurrences[begin:end]
             rows = self.rows_of(part).reshape(end - begin, self.heads[part].dim)
-            of_parts.append(GradientPart(self.ids[begin:end], rows, occurrences, counted[part]))
-        return of_parts
+            gradient_parts.append(
+                GradientPart(self.ids[begin:end], rows, occurrences, counted[part])
+            )
+        return gradient_parts
 
 
 _NO_BATCHES = _Batches([], [0], [0], np.empty(0, np.int64), None, np.empty(0, np.float32))
@@ -166,16 +168,16 @@ class _Connection:
         connection: socket.socket,
         shards: dict[int, LocalShard],
         pushes: Pushes,
-        pulse: Pulse,
+        heartbeat: Heartbeat,
     ) -> None:
         self._socket = connection
         self._shards = shards
         self._pushes = pushes
-        self._pulse = pulse
+        self._heartbeat = heartbeat
         self._buffers = _Buffers()
         # The pushes whose batches lie in the buffers, by table and number, and their worker.
-        self._held: list[tuple[int, int]] = []
-        self._held_by = 0
+        self._buffered_pushes: list[tuple[int, int]] = []
+        self._buffered_worker = 0
         self._head = RequestHead(Request.PING)
         self._batches = _NO_BATCHES
 
@@ -193,22 +195,27 @@ class _Connection:
 
     def answer(self) -> None:
         """Carries out the request and answers. Raises OSError or EOFError if the peer is gone."""
-        with self._pulse.beats(self._socket):
+        with self._heartbeat.sending_beside(self._socket):
             try:
-                refusals = self._do()
+                refusals = self._carry_out()
             except Exception as error:
                 refusals = [error] * len(self._batches.heads)
         rows: list[NDArray[np.float32]] = []
-        outcome, told = Outcome.DONE, b""
+        outcome, refusals_json = Outcome.DONE, b""
         if any(refusal is not None for refusal in refusals):
-            outcome, told = Outcome.REFUSED, wire.pack_refusals(refusals)
+            outcome, refusals_json = Outcome.REFUSED, wire.pack_refusals(refusals)
         if self._head.kind in (Request.SERVE, Request.LOOK_UP):
             rows = [self._batches.rows]
             if outcome is Outcome.REFUSED:
-                of_parts = enumerate(refusals)
-                rows = [self._batches.rows_of(i) for i, refusal in of_parts if refusal is None]
+                by_part = enumerate(refusals)
+                rows = [self._batches.rows_of(i) for i, refusal in by_part if refusal is None]
         size = sum(part.nbytes for part in rows)
-        wire.send(self._socket, wire.ANSWER_HEAD.pack(outcome, len(told), size), told, *rows)
+        wire.send(
+            self._socket,
+            wire.ANSWER_HEAD.pack(outcome, len(refusals_json), size),
+            refusals_json,
+            *rows,
+        )
 
     def _receive_batches(self, heads: Sequence[PartHead]) -> _Batches:
         if sum(wire.batch_bytes(head.ids, head.dim) for head in heads) > wire.MAX_BYTES:
@@ -216,29 +223,29 @@ class _Connection:
         id_begins = [0, *accumulate(head.ids for head in heads)]
         row_begins = [0, *accumulate(head.ids * head.dim for head in heads)]
         if id_begins[-1]:
-            if not self._pushes.are_settled(self._held_by, self._held):
+            if not self._pushes.are_settled(self._buffered_worker, self._buffered_pushes):
                 self._buffers = _Buffers()  # unsettled pushes use the old buffers
-            self._held = []
-        room = self._buffers
-        room.make_room(id_begins[-1], row_begins[-1])
+            self._buffered_pushes = []
+        buffers = self._buffers
+        buffers.make_room(id_begins[-1], row_begins[-1])
         has_gradients = self._head.kind in (Request.APPLY, Request.PREPARE)
         batches = _Batches(
             heads,
             id_begins,
             row_begins,
-            room.ids[: id_begins[-1]],
-            room.occurrences[: id_begins[-1]] if self._head.counts else None,
-            room.rows[: row_begins[-1]],
+            buffers.ids[: id_begins[-1]],
+            buffers.occurrences[: id_begins[-1]] if self._head.counts else None,
+            buffers.rows[: row_begins[-1]],
         )
         wire.receive_into(
             self._socket,
             batches.ids,
-            room.occurrences[: id_begins[-1] if self._head.counts else 0],
-            room.rows[: row_begins[-1] if has_gradients else 0],
+            buffers.occurrences[: id_begins[-1] if self._head.counts else 0],
+            buffers.rows[: row_begins[-1] if has_gradients else 0],
         )
         return batches
 
-    def _do(self) -> Refusals:
+    def _carry_out(self) -> Refusals:
         head = self._head
         pushes = [(part.table, part.push) for part in self._batches.heads]
         step = None if head.global_step < 0 else head.global_step
@@ -280,12 +287,12 @@ class _Connection:
                 is_training,
                 batches.occurrences,
             )
-        left = iter(shards)
+        remaining = iter(shards)
         for i, part in enumerate(batches.gradients()):
             if refusals[i] is None:
                 ids, rows = part.ids, part.grads.reshape(-1)
                 (refusals[i],) = look_up_together(
-                    [next(left)], ids, [0, ids.size], rows, is_training, part.occurrences
+                    [next(remaining)], ids, [0, ids.size], rows, is_training, part.occurrences
                 )
         return refusals
 
@@ -302,9 +309,12 @@ class _Connection:
         pushes = [(head.table, head.push) for head in self._batches.heads]
         # A push without ids doesn't use the buffers, which an earlier push may still hold.
         if self._batches.ids.size:
-            self._held, self._held_by = pushes, self._head.worker
-        of_parts = zip(pushes, self._batches.gradients(), strict=True)
+            self._buffered_pushes, self._buffered_worker = pushes, self._head.worker
+        gradients_of_pushes = zip(pushes, self._batches.gradients(), strict=True)
         return self._pushes.prepare(
             self._head.worker,
-            [PushPart(table, number, gradients) for (table, number), gradients in of_parts],
+            [
+                PushPart(table, number, gradients)
+                for (table, number), gradients in gradients_of_pushes
+            ],
         )

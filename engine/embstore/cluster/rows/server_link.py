@@ -75,7 +75,7 @@ class ServerLink:
         kind = Request.LOOK_UP if train else Request.SERVE
         return self._ask(kind, parts, [part.after for part in parts])
 
-    def takes_at_once(self, parts: Sequence[Update]) -> bool:
+    def fit_one_request(self, parts: Sequence[Update]) -> bool:
         sizes = [wire.batch_bytes(part.ids.size, _shard_of(part).dim) for part in parts]
         return sum(sizes) <= wire.MAX_BYTES and len(parts) <= wire.MAX_PARTS
 
@@ -115,47 +115,47 @@ class ServerLink:
         shards = [_shard_of(part) for part in parts]
         has_batches = kind not in (Request.COMMIT, Request.ABORT)
         counts = [part.ids.size if has_batches else 0 for part in parts]
-        sent = []
+        to_send = []
         for i, shard in enumerate(shards):
             try:
-                shard.check_takes(counts[i])
-                sent.append(i)
+                shard.check_can_send(counts[i])
+                to_send.append(i)
             except EmbStoreError as error:
                 refusals[i] = error
-        if kind is Request.APPLY and len(sent) < len(parts):
-            sent = []
+        if kind is Request.APPLY and len(to_send) < len(parts):
+            to_send = []
         exchanges: list[tuple[list[int], Exchange]] = []
         sizes = [
             wire.batch_bytes(count, shard.dim) for count, shard in zip(counts, shards, strict=True)
         ]
-        for chosen in _split_into_requests(sent, sizes):
+        for indices in _split_into_requests(to_send, sizes):
             packed = [
                 wire.PART_HEAD.pack(shards[i].table, shards[i].dim, counts[i], pushes[i])
-                for i in chosen
+                for i in indices
             ]
-            message, outs = self._message(kind, packed, [parts[i] for i in chosen], global_step)
-            wheres = [shards[i].where for i in chosen]
+            message, outs = self._message(kind, packed, [parts[i] for i in indices], global_step)
+            part_places = [shards[i].where for i in indices]
             try:
-                exchanges.append((chosen, Exchange(self._connections, message, outs, wheres)))
+                exchanges.append((indices, Exchange(self._connections, message, outs, part_places)))
             except EmbStoreError as error:
-                for i in chosen:
+                for i in indices:
                     refusals[i] = error
 
         def wait() -> Refusals:
-            for chosen, exchange in exchanges:
+            for indices, exchange in exchanges:
                 try:
                     answered: Refusals = exchange.wait()
                 except EmbStoreError as error:
-                    answered = [error] * len(chosen)
+                    answered = [error] * len(indices)
                     if kind is Request.COMMIT and isinstance(error, StorageError):
                         # Other servers may have committed their part, so the rows of this server no
                         # longer fit.
                         self.lost = self.lost or str(error)
-                        answered = [shards[i].lost_error() for i in chosen]
+                        answered = [shards[i].lost_error() for i in indices]
                 except (OSError, EOFError) as error:
                     self.lost = self.lost or str(error) or type(error).__name__
-                    answered = [shards[i].lost_error() for i in chosen]
-                for i, refusal in zip(chosen, answered, strict=True):
+                    answered = [shards[i].lost_error() for i in indices]
+                for i, refusal in zip(indices, answered, strict=True):
                     refusals[i] = refusal
             return refusals
 
@@ -226,13 +226,13 @@ def _shard_of(part: LookUpPart | Update) -> RemoteShard:
 
 def _split_into_requests(parts: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int]]:
     """Yields the parts for each request, in as few requests as possible."""
-    chosen: list[int] = []
+    indices: list[int] = []
     total = 0
     for part in parts:
-        if chosen and (total + sizes[part] > wire.MAX_BYTES or len(chosen) == wire.MAX_PARTS):
-            yield chosen
-            chosen, total = [], 0
-        chosen.append(part)
+        if indices and (total + sizes[part] > wire.MAX_BYTES or len(indices) == wire.MAX_PARTS):
+            yield indices
+            indices, total = [], 0
+        indices.append(part)
         total += sizes[part]
-    if chosen:
-        yield chosen
+    if indices:
+        yield indices

@@ -47,7 +47,7 @@ __all__ = [
     "PART_HEAD",
     "REQUEST_HEAD",
     "TOKEN_BYTES",
-    "WAITING_EVERY_S",
+    "WAITING_INTERVAL_S",
     "Outcome",
     "PartHead",
     "Request",
@@ -68,15 +68,15 @@ TOKEN_BYTES = 32
 MAX_BYTES = 1 << 31  # of a request or an answer
 MAX_PARTS = 1 << 16  # of a request
 MAX_WORKERS = 1 << 16
-WAITING_EVERY_S = 2.0
+WAITING_INTERVAL_S = 2.0
 
 REQUEST_HEAD = struct.Struct("<B?HIq")
 PART_HEAD = struct.Struct("<IIIxxxxQ")
 ANSWER_HEAD = struct.Struct("<BxxxIQ")
 
 _BUFFER_BYTES = 4 << 20  # kernel buffer of a socket: a batch of 60,000 rows of 16 floats
-_BYTES_A_CALL = 1 << 30  # the kernel takes less than 2 GiB at once
-_VIEWS_A_CALL = 512  # and at most 1024 buffers
+_BYTES_PER_CALL = 1 << 30  # the kernel takes less than 2 GiB at once
+_VIEWS_PER_CALL = 512  # and at most 1024 buffers
 
 # With these, a node that vanished without a word is noticed within 20 s.
 _KEEP_ALIVE = (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
@@ -130,7 +130,7 @@ def send(connection: socket.socket, *parts: bytes | NDArray[Any]) -> None:
     views = [_view(part) for part in parts if len(part)]
     first = 0
     while first < len(views):
-        sent = connection.sendmsg(views[first : first + _VIEWS_A_CALL])
+        sent = connection.sendmsg(views[first : first + _VIEWS_PER_CALL])
         while first < len(views) and sent >= len(views[first]):
             sent -= len(views[first])
             first += 1
@@ -177,14 +177,14 @@ def receive_into(connection: socket.socket, *buffers: bytearray | NDArray[Any]) 
 
 def _views_of_one_call(views: list[memoryview], first: int) -> list[memoryview]:
     """Returns as many of the views, from `first`, as the kernel fills in one call."""
-    chosen: list[memoryview] = []
-    room = _BYTES_A_CALL
-    for view in views[first : first + _VIEWS_A_CALL]:
-        chosen.append(view[:room])
-        room -= len(chosen[-1])
+    selected: list[memoryview] = []
+    room = _BYTES_PER_CALL
+    for view in views[first : first + _VIEWS_PER_CALL]:
+        selected.append(view[:room])
+        room -= len(selected[-1])
         if room == 0:
             break
-    return chosen
+    return selected
 
 
 def _view(buffer: bytes | bytearray | NDArray[Any]) -> memoryview:
@@ -196,19 +196,25 @@ def pack_refusals(errors: Sequence[Exception | None]) -> bytes:
     """Packs one error or None for each part. An error that isn't from embstore is represented by
     its class name.
     """
-    return json.dumps([None if error is None else _described(error) for error in errors]).encode()
+    return json.dumps(
+        [None if error is None else _error_fields(error) for error in errors]
+    ).encode()
 
 
-def _described(error: Exception) -> dict[str, Any]:
+def _error_fields(error: Exception) -> dict[str, Any]:
     keys = [int(key) for key in error.keys] if isinstance(error, DamagedRowsError) else []
     return {"error": type(error).__name__, "message": str(error), "keys": keys}
 
 
-def unpack_refusals(packed: bytes | bytearray, wheres: Sequence[str]) -> list[EmbStoreError | None]:
-    """Reverses `pack_refusals`. wheres: the shard of each part, which its error then names."""
+def unpack_refusals(
+    packed: bytes | bytearray, part_places: Sequence[str]
+) -> list[EmbStoreError | None]:
+    """Reverses `pack_refusals`. part_places: the shard of each part, which its error then names."""
     return [
-        None if told is None else error_named(told["error"], told["message"], told["keys"], where)
-        for told, where in zip(json.loads(bytes(packed)), wheres, strict=True)
+        None
+        if fields is None
+        else error_named(fields["error"], fields["message"], fields["keys"], where)
+        for fields, where in zip(json.loads(bytes(packed)), part_places, strict=True)
     ]
 
 

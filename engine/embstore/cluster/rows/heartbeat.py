@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from embstore.cluster.rows import wire
 from embstore.cluster.rows.wire import Outcome
 
-__all__ = ["Pulse"]
+__all__ = ["Heartbeat"]
 
-_HEAD = wire.ANSWER_HEAD.pack(Outcome.WAITING, 0, 0)
+_WAITING_HEAD = wire.ANSWER_HEAD.pack(Outcome.WAITING, 0, 0)
 
 
-class Pulse:
+class Heartbeat:
     """A thread that sends signs of life on connections whose answers take long."""
 
     def __init__(self) -> None:
@@ -24,10 +24,10 @@ class Pulse:
         # Guarded by it:
         self._since: dict[socket.socket, float] = {}
         self._is_closed = False
-        threading.Thread(target=self._run, name="embstore-pulse", daemon=True).start()
+        threading.Thread(target=self._run, name="embstore-heartbeat", daemon=True).start()
 
     @contextlib.contextmanager
-    def beats(self, connection: socket.socket) -> Iterator[None]:
+    def sending_beside(self, connection: socket.socket) -> Iterator[None]:
         """Sends signs of life during the block. Nothing else may be sent on it meanwhile."""
         with self._changed:
             self._since[connection] = time.monotonic()
@@ -45,11 +45,11 @@ class Pulse:
     def _run(self) -> None:
         with self._changed:
             while not self._is_closed:
-                self._changed.wait(wire.WAITING_EVERY_S)
-                late = time.monotonic() - wire.WAITING_EVERY_S
+                self._changed.wait(wire.WAITING_INTERVAL_S)
+                late = time.monotonic() - wire.WAITING_INTERVAL_S
                 for connection, since in self._since.items():
                     if since <= late:
                         # A peer that doesn't read has enough unread signs already. If the peer is
                         # gone, the thread that answers it notices.
                         with contextlib.suppress(OSError):
-                            connection.send(_HEAD, socket.MSG_DONTWAIT)
+                            connection.send(_WAITING_HEAD, socket.MSG_DONTWAIT)

@@ -18,12 +18,12 @@ from embstore.gpu.choice import CUDA, EMULATED
 from embstore.options import NODE_PMEM, Tier, TierKind
 from embstore.table.shard import ShardSpec
 
-__all__ = ["OpenShard", "Placing"]
+__all__ = ["OpenShard", "ShardPlacement"]
 
 _PMEM = (TierKind.PMEM_LIBPMEM, TierKind.PMEM_MEMKIND, TierKind.PMEM_POOL)
 
 _PLACED_WITHIN_S = 60.0
-_LOOKED_FOR_EVERY_S = 0.5
+_LOOK_INTERVAL_S = 0.5
 _MIN_FRACTION = 0.0001  # the smallest fraction of a resource that Ray counts
 
 
@@ -41,7 +41,7 @@ class OpenShard:
     place: str
 
 
-class Placing:
+class ShardPlacement:
     """The placement of one variable's shards. Servers for all of them are taken when the first is
     opened: by then all arguments have been checked.
     """
@@ -174,7 +174,7 @@ class Placing:
                     f"shards: {self._variable} was persisted at {missing[0]}, and the cluster has "
                     f"had no such node for {_PLACED_WITHIN_S:g} s; start its server again"
                 )
-            time.sleep(_LOOKED_FOR_EVERY_S)
+            time.sleep(_LOOK_INTERVAL_S)
 
     def _resources(self, ray: Any) -> dict[str, float]:
         """Returns the resources that each shard needs on its node. If no node offers `pmem`, every
