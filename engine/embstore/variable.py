@@ -42,7 +42,7 @@ from embstore.table.remote_shards import (
     RemoteLookup,
     RemoteShardProtocol,
     UniqueKeys,
-    Update,
+    UpdatePart,
     push_together,
     send_lookups,
     slices_of_one_array,
@@ -421,13 +421,13 @@ class EmbeddingVariable:
             return error
         return None
 
-    def _updates(self, unique: UniqueKeys, sums: NDArray[np.float32]) -> list[Update]:
+    def _update_parts(self, unique: UniqueKeys, sums: NDArray[np.float32]) -> list[UpdatePart]:
         """Returns the parts of a push to remote shards: each key goes to its shard once, with
         the sum of its gradients. Every shard gets a part, even if it is empty, because each shard
         counts the applies.
         """
         return [
-            Update(
+            UpdatePart(
                 shard,
                 shard.begin_push(),
                 unique.keys[begin:end],
@@ -834,7 +834,7 @@ def push_to_remote_shards(
         for (variable, _, values), unique, room in zip(batches, uniques, rooms, strict=True):
             sums = room.reshape(-1, variable.dim)
             unique.sum(values, sums)
-            pushed.append(variable._updates(unique, sums))
+            pushed.append(variable._update_parts(unique, sums))
         refusals = push_together(pushed, global_step)
     _core.pay_pacing_debt()  # once the locks are free, so that no other thread waits for them
     return [

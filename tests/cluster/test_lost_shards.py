@@ -17,7 +17,7 @@ from sharded import assert_same, remote_shards, train, twins
 import embstore as es
 from embstore.cluster.rows.remote_shard import RemoteShard
 from embstore.errors import EmbStoreError, ShardLostError
-from embstore.table.remote_shards import Update, push_together
+from embstore.table.remote_shards import UpdatePart, push_together
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("ray")]
 
@@ -47,7 +47,7 @@ def test_every_method_reports_a_killed_shard_and_its_save_can_be_restored(
                     use()
         np.testing.assert_array_equal(living.export().values, before.values)
         ones = np.ones((4, 3), np.float32)
-        update = Update(living, living.begin_push(), np.arange(4), ones, None)
+        update = UpdatePart(living, living.begin_push(), np.arange(4), ones, None)
         assert push_together([[update]], None) == [None]  # no other push holds a place
         there.close()  # the loss has been reported
         with twins(2) as (_, again):

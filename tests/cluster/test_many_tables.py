@@ -21,7 +21,7 @@ from embstore.cluster.rows.pushes import PushRules
 from embstore.cluster.rows.server_link import ServerLink
 from embstore.errors import ClosedError, EmbStoreError, StoreFullError, WorkerLostError
 from embstore.table import remote_shards as remote_shards_module
-from embstore.table.remote_shards import LookUpPart, UniqueKeys, Update
+from embstore.table.remote_shards import LookUpPart, UniqueKeys, UpdatePart
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -422,7 +422,7 @@ def test_ctrl_c_before_the_commit_of_a_step_leaves_nothing_prepared(
 ) -> None:
     prepare = remote_shards_module._prepare
 
-    def interrupted(parts: Sequence[Update]) -> Any:
+    def interrupted(parts: Sequence[UpdatePart]) -> Any:
         prepare(parts)
         raise KeyboardInterrupt
 

@@ -28,7 +28,7 @@ from embstore.errors import (
     StorageError,
     WorkerLostError,
 )
-from embstore.table.remote_shards import UniqueKeys, Update
+from embstore.table.remote_shards import UniqueKeys, UpdatePart
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -166,7 +166,10 @@ def test_an_abort_by_one_worker_does_not_undo_the_commit_of_another() -> None:
         workers = [variable.of_worker(worker) for worker in range(2)]
         before = [shard.lookup(ids, train=True) for shard in variable.local]
         pushes = [
-            [Update(shard, shard.begin_push(), ids, grads, None) for shard in var._remote_shards]
+            [
+                UpdatePart(shard, shard.begin_push(), ids, grads, None)
+                for shard in var._remote_shards
+            ]
             for var in workers
         ]
         waiting = [part.shard.server.prepare([part]) for of_worker in pushes for part in of_worker]

@@ -24,14 +24,14 @@ __all__ = [
     "RemoteShardProtocol",
     "Server",
     "UniqueKeys",
-    "Update",
+    "UpdatePart",
     "push_together",
     "send_lookups",
     "slices_of_one_array",
 ]
 
 _T = TypeVar("_T")
-_PartT = TypeVar("_PartT", "LookUpPart", "Update")
+_PartT = TypeVar("_PartT", "LookUpPart", "UpdatePart")
 
 Refusals: TypeAlias = "list[EmbStoreError | None]"  # each part's error; None: it was done
 
@@ -73,17 +73,17 @@ class LookUpPart(NamedTuple):
 
     out: float32 (n, dim), gets the rows.
     occurrences: as in `LocalShard.lookup`.
-    after: the rows are read after this worker's push of that number; 0: at once.
+    after_push: the rows are read after this worker's push of that number; 0: at once.
     """
 
     shard: RemoteShardProtocol
     ids: NDArray[np.int64]
     out: NDArray[np.float32]
     occurrences: NDArray[np.uint32] | None = None
-    after: int = 0
+    after_push: int = 0
 
 
-class Update(NamedTuple):
+class UpdatePart(NamedTuple):
     """The part of a gradient batch that belongs to one shard. number: the push's."""
 
     shard: RemoteShardProtocol
@@ -99,36 +99,38 @@ class Server(Protocol):
     Its methods send a request and return; the result's wait() returns each part's error or None. If
     the server is gone, every part has an error.
 
-    order: all workers prepare at servers in this order.
-    prepares_in_turn: pushes must be prepared at one server after the other, in `order`. A nearly
-        full shard holds one push at a time, and other workers' pushes may come in between: two
-        pushes that took their shards in different orders would wait for each other.
+    prepare_order: all workers prepare at servers in this order.
+    prepares_in_turn: pushes must be prepared at one server after the other, in `prepare_order`. A
+        nearly full shard holds one push at a time, and other workers' pushes may come in between:
+        two pushes that took their shards in different orders would wait for each other.
     """
 
     @property
-    def order(self) -> int: ...
+    def prepare_order(self) -> int: ...
     @property
     def prepares_in_turn(self) -> bool: ...
 
     def look_up(self, parts: Sequence[LookUpPart], train: bool) -> PendingReply[Refusals]: ...
 
-    def fit_one_request(self, parts: Sequence[Update]) -> bool:
+    def fit_one_request(self, parts: Sequence[UpdatePart]) -> bool:
         """Returns whether one request has room for all parts."""
         ...
 
-    def apply(self, parts: Sequence[Update], global_step: int | None) -> PendingReply[Refusals]:
+    def apply(self, parts: Sequence[UpdatePart], global_step: int | None) -> PendingReply[Refusals]:
         """Applies all parts or none. REQUIRES: one request has room for them."""
         ...
 
-    def prepare(self, parts: Sequence[Update]) -> PendingReply[Refusals]:
+    def prepare(self, parts: Sequence[UpdatePart]) -> PendingReply[Refusals]:
         """Does the steps of an apply that may fail; no row changes."""
         ...
 
-    def commit(self, parts: Sequence[Update], global_step: int | None) -> PendingReply[Refusals]:
+    def commit(
+        self, parts: Sequence[UpdatePart], global_step: int | None
+    ) -> PendingReply[Refusals]:
         """Applies prepared parts."""
         ...
 
-    def abort(self, parts: Sequence[Update]) -> PendingReply[Refusals]:
+    def abort(self, parts: Sequence[UpdatePart]) -> PendingReply[Refusals]:
         """Gives prepared parts up. Parts that were committed or given up before are left alone."""
         ...
 
@@ -178,30 +180,32 @@ class RemoteLookup:
         self._shards = shards
         self._dim = dim
         self._keys, self._occurrences, self._begins = keys, occurrences, begins
-        self._afters = [shard.pushes + ahead for shard in shards] if ahead else [0] * len(shards)
-        self._found = np.empty((0, dim), np.float32)  # the keys' rows, once requested
+        self._after_pushes = (
+            [shard.pushes + ahead for shard in shards] if ahead else [0] * len(shards)
+        )
+        self._rows = np.empty((0, dim), np.float32)  # the keys' rows, once requested
         self._lock = threading.Lock()
-        self._asked: list[_Answer] | None = None  # guarded by _lock
+        self._replies: list[_PartReply] | None = None  # guarded by _lock
 
     @property
-    def floats(self) -> int:
+    def float_count(self) -> int:
         """The number of floats in the rows that the shards return."""
         return self._keys.size * self._dim
 
-    def parts(self, room: NDArray[np.float32]) -> list[LookUpPart]:
-        """Returns the look-up's part for each shard. room: (floats,), gets the rows."""
-        self._found = room.reshape(-1, self._dim)
+    def parts(self, buffer: NDArray[np.float32]) -> list[LookUpPart]:
+        """Returns the look-up's part for each shard. buffer: (floats,), gets the rows."""
+        self._rows = buffer.reshape(-1, self._dim)
         counts = self._occurrences
         return [
             LookUpPart(
                 shard,
                 self._keys[begin:end],
-                self._found[begin:end],
+                self._rows[begin:end],
                 None if counts is None else counts[begin:end],
-                after,
+                after_push,
             )
-            for shard, after, (begin, end) in zip(
-                self._shards, self._afters, pairwise(self._begins), strict=True
+            for shard, after_push, (begin, end) in zip(
+                self._shards, self._after_pushes, pairwise(self._begins), strict=True
             )
         ]
 
@@ -210,68 +214,72 @@ class RemoteLookup:
         Raises the first error.
         """
         with self._lock:
-            asked = self._asked
-        if asked is not None and any(answer.shared.is_held_up() for answer in asked):
+            replies = self._replies
+        if replies is not None and any(reply.shared.is_held_up() for reply in replies):
             self.give_up()
             with self._lock:
-                self._asked = asked = None
-        if asked is None:
+                self._replies = replies = None
+        if replies is None:
             send_lookups([self])
-        refused = self._refused()
-        if isinstance(refused, WorkerLostError) and any(self._afters):
+        error = self._first_error()
+        if isinstance(error, WorkerLostError) and any(self._after_pushes):
             # The program paused for longer than the server waits for a push. The push is over now.
             with self._lock:
-                self._afters = [0] * len(self._shards)
-                self._asked = None
+                self._after_pushes = [0] * len(self._shards)
+                self._replies = None
             send_lookups([self])
-            refused = self._refused()
-        if refused is not None:
-            raise refused
+            error = self._first_error()
+        if error is not None:
+            raise error
         if self.unique is not None:
-            self.unique.spread(self._found, rows)
+            self.unique.spread(self._rows, rows)
         elif self._order is not None:
-            rows[self._order] = self._found
+            rows[self._order] = self._rows
         else:
-            rows[:] = self._found
+            rows[:] = self._rows
 
-    def _refused(self) -> EmbStoreError | None:
+    def _first_error(self) -> EmbStoreError | None:
         """Waits for the rows. Returns the first error other than WorkerLostError at once. A
         WorkerLostError, the error of a push that didn't come, is returned once all parts have
         answered.
         """
-        refused: EmbStoreError | None = None
-        for answer in self._asked or ():
-            refused = answer.wait() or refused
-            if refused is not None and not isinstance(refused, WorkerLostError):
+        error: EmbStoreError | None = None
+        for reply in self._replies or ():
+            error = reply.wait() or error
+            if error is not None and not isinstance(error, WorkerLostError):
                 break
-        return refused
+        return error
 
     def give_up(self) -> None:
         with self._lock:
-            asked, self._asked = self._asked, []
-        for answer in asked or ():
-            answer.give_up()
+            replies, self._replies = self._replies, []
+        for reply in replies or ():
+            reply.give_up()
 
 
 def send_lookups(look_ups: Sequence[RemoteLookup]) -> None:
     """Sends the requests of look-ups, all for training or none, that have not been sent yet."""
-    asking: list[RemoteLookup] = []
+    locked: list[RemoteLookup] = []
     try:
         for look_up in look_ups:
             look_up._lock.acquire()
-            asking.append(look_up)
-        new = [look_up for look_up in asking if look_up._asked is None]
-        rooms = slices_of_one_array([look_up.floats for look_up in new])
-        parts = [look_up.parts(room) for look_up, room in zip(new, rooms, strict=True)]
-        of_part: dict[int, _Answer] = {}
-        for server, of_server in _by_server(part for of_one in parts for part in of_one):
-            later = server.look_up(of_server, new[0].unique is not None)
-            shared = _SharedAnswer(later, of_server)
-            of_part |= {id(part): _Answer(shared, i) for i, part in enumerate(of_server)}
-        for look_up, of_one in zip(new, parts, strict=True):
-            look_up._asked = [of_part[id(part)] for part in of_one]
+            locked.append(look_up)
+        new = [look_up for look_up in locked if look_up._replies is None]
+        buffers = slices_of_one_array([look_up.float_count for look_up in new])
+        parts = [look_up.parts(buffer) for look_up, buffer in zip(new, buffers, strict=True)]
+        reply_of_part: dict[int, _PartReply] = {}
+        for server, server_parts in _by_server(
+            part for lookup_parts in parts for part in lookup_parts
+        ):
+            reply = server.look_up(server_parts, new[0].unique is not None)
+            shared = _SharedReply(reply, server_parts)
+            reply_of_part |= {
+                id(part): _PartReply(shared, i) for i, part in enumerate(server_parts)
+            }
+        for look_up, lookup_parts in zip(new, parts, strict=True):
+            look_up._replies = [reply_of_part[id(part)] for part in lookup_parts]
     finally:
-        for look_up in asking:
+        for look_up in locked:
             look_up._lock.release()
 
 
@@ -281,16 +289,16 @@ def slices_of_one_array(sizes: Sequence[int]) -> list[NDArray[np.float32]]:
     system.
     """
     ends = [0, *accumulate(sizes)]
-    room = np.empty(ends[-1], np.float32)
-    return [room[begin:end] for begin, end in pairwise(ends)]
+    buffer = np.empty(ends[-1], np.float32)
+    return [buffer[begin:end] for begin, end in pairwise(ends)]
 
 
-class _SharedAnswer:
+class _SharedReply:
     """The answer to a request with parts of several look-ups; each part waits or gives up."""
 
-    def __init__(self, later: PendingReply[Refusals], parts: Sequence[LookUpPart]) -> None:
-        self._later = later
-        self._ahead = [part for part in parts if part.after]
+    def __init__(self, reply: PendingReply[Refusals], parts: Sequence[LookUpPart]) -> None:
+        self._reply = reply
+        self._ahead = [part for part in parts if part.after_push]
         self._lock = threading.Lock()
         self._waiting = len(parts)
         self._refusals: Refusals | None = None
@@ -299,24 +307,24 @@ class _SharedAnswer:
         """Returns whether the answer waits for a push that hasn't begun. The push may be another
         table's, which the program may never train.
         """
-        return any(part.after > part.shard.pushes for part in self._ahead)
+        return any(part.after_push > part.shard.pushes for part in self._ahead)
 
     def refusal(self, part: int) -> EmbStoreError | None:
         with self._lock:
             self._waiting -= 1
             if self._refusals is None:
-                self._refusals = self._later.wait()
+                self._refusals = self._reply.wait()
             return self._refusals[part]
 
     def give_up(self) -> None:
         with self._lock:
             self._waiting -= 1
             if self._waiting == 0 and self._refusals is None:
-                self._later.give_up()
+                self._reply.give_up()
 
 
-class _Answer(NamedTuple):
-    shared: _SharedAnswer
+class _PartReply(NamedTuple):
+    shared: _SharedReply
     part: int
 
     def wait(self) -> EmbStoreError | None:
@@ -326,7 +334,7 @@ class _Answer(NamedTuple):
         self.shared.give_up()
 
 
-def push_together(batches: Sequence[Sequence[Update]], global_step: int | None) -> Refusals:
+def push_together(batches: Sequence[Sequence[UpdatePart]], global_step: int | None) -> Refusals:
     """Applies one batch for each of several variables: all batches, or none. Returns each batch's
     error or None.
 
@@ -334,92 +342,99 @@ def push_together(batches: Sequence[Sequence[Update]], global_step: int | None) 
     second, sent once all shards can apply them, commits. If one server has all parts, the first
     request does both.
     """
-    parts = [part for of_batch in batches for part in of_batch]
+    parts = [part for batch_parts in batches for part in batch_parts]
     by_server = _by_server(parts)
     if len(by_server) == 1 and by_server[0][0].fit_one_request(parts):
-        refused = _ask_all_servers(parts, lambda server, of_one: server.apply(of_one, global_step))
+        errors = _ask_all_servers(
+            parts, lambda server, server_parts: server.apply(server_parts, global_step)
+        )
     else:
-        refused = _prepare_and_commit(parts, by_server, global_step)
+        errors = _prepare_and_commit(parts, by_server, global_step)
     return [
-        next((refused[id(part)] for part in of_batch if id(part) in refused), None)
-        for of_batch in batches
+        next((errors[id(part)] for part in batch_parts if id(part) in errors), None)
+        for batch_parts in batches
     ]
 
 
-_Refused: TypeAlias = "dict[int, EmbStoreError]"  # by the part's id()
+_ErrorsByPart: TypeAlias = "dict[int, EmbStoreError]"  # by the part's id()
 
 
 def _prepare_and_commit(
-    parts: Sequence[Update],
-    by_server: Sequence[tuple[Server, Sequence[Update]]],
+    parts: Sequence[UpdatePart],
+    by_server: Sequence[tuple[Server, Sequence[UpdatePart]]],
     global_step: int | None,
-) -> _Refused:
+) -> _ErrorsByPart:
     """Prepares the parts, then commits or aborts them. If it is interrupted, either all servers
     have committed, or all have aborted.
     """
     is_committing = False
     try:
-        refused = _prepare(parts)
-        if not refused:
+        errors = _prepare(parts)
+        if not errors:
             with uninterrupted():
                 is_committing = True
                 # Uninterrupted, as the next push would make a server drop a commit not read yet.
                 return _ask_all_servers(
-                    parts, lambda server, of_one: server.commit(of_one, global_step)
+                    parts, lambda server, server_parts: server.commit(server_parts, global_step)
                 )
     except BaseException:
         if not is_committing:
             _abort(by_server)
         raise
     _abort(by_server)
-    return refused
+    return errors
 
 
-def _abort(by_server: Sequence[tuple[Server, Sequence[Update]]]) -> None:
+def _abort(by_server: Sequence[tuple[Server, Sequence[UpdatePart]]]) -> None:
     """Aborts the parts. Ignores errors: an abort fails only if the shard is gone."""
-    for abort in [server.abort(of_one) for server, of_one in by_server]:
+    for abort in [server.abort(server_parts) for server, server_parts in by_server]:
         abort.wait()
 
 
-def _prepare(parts: Sequence[Update]) -> _Refused:
+def _prepare(parts: Sequence[UpdatePart]) -> _ErrorsByPart:
     """Prepares the parts; returns the errors. If it is interrupted, nothing is left prepared."""
-    refused: _Refused = {}
-    begun: list[tuple[Server, list[Update], PendingReply[Refusals]]] = []
+    errors: _ErrorsByPart = {}
+    begun: list[tuple[Server, list[UpdatePart], PendingReply[Refusals]]] = []
     try:
-        for server, of_server in sorted(_by_server(parts), key=lambda each: each[0].order):
-            begun.append((server, of_server, server.prepare(of_server)))
+        for server, server_parts in sorted(
+            _by_server(parts), key=lambda each: each[0].prepare_order
+        ):
+            begun.append((server, server_parts, server.prepare(server_parts)))
             if server.prepares_in_turn:
-                refused |= _refused(*begun[-1][1:])
-        for server, of_server, later in begun:
+                errors |= _errors_of(*begun[-1][1:])
+        for server, server_parts, reply in begun:
             if not server.prepares_in_turn:
-                refused |= _refused(of_server, later)
+                errors |= _errors_of(server_parts, reply)
     except BaseException:
-        for _, _, later in begun:
-            later.give_up()
-        for server, of_server, _ in begun:
-            server.abort(of_server).wait()
+        for _, _, reply in begun:
+            reply.give_up()
+        for server, server_parts, _ in begun:
+            server.abort(server_parts).wait()
         raise
-    return refused
+    return errors
 
 
 def _ask_all_servers(
-    parts: Sequence[Update], ask: Callable[[Server, Sequence[Update]], PendingReply[Refusals]]
-) -> _Refused:
+    parts: Sequence[UpdatePart],
+    ask: Callable[[Server, Sequence[UpdatePart]], PendingReply[Refusals]],
+) -> _ErrorsByPart:
     """Calls `ask` for every server, then waits for all, so that servers work at the same time."""
-    asked = [(of_server, ask(server, of_server)) for server, of_server in _by_server(parts)]
-    refused: _Refused = {}
+    replies = [
+        (server_parts, ask(server, server_parts)) for server, server_parts in _by_server(parts)
+    ]
+    errors: _ErrorsByPart = {}
     try:
-        for of_server, later in asked:
-            refused |= _refused(of_server, later)
+        for server_parts, reply in replies:
+            errors |= _errors_of(server_parts, reply)
     except BaseException:
-        for _, later in asked:
-            later.give_up()
+        for _, reply in replies:
+            reply.give_up()
         raise
-    return refused
+    return errors
 
 
-def _refused(parts: Sequence[Update], later: PendingReply[Refusals]) -> _Refused:
-    answered = zip(parts, later.wait(), strict=True)
+def _errors_of(parts: Sequence[UpdatePart], reply: PendingReply[Refusals]) -> _ErrorsByPart:
+    answered = zip(parts, reply.wait(), strict=True)
     return {id(part): refusal for part, refusal in answered if refusal is not None}
 
 

@@ -15,7 +15,7 @@ from embstore.cluster.rows.connections import Connections, ServerAddress
 from embstore.cluster.rows.exchange import Exchange
 from embstore.cluster.rows.wire import Request, RequestHead
 from embstore.errors import EmbStoreError, StorageError
-from embstore.table.remote_shards import LookUpPart, PendingReply, Refusals, Update
+from embstore.table.remote_shards import LookUpPart, PendingReply, Refusals, UpdatePart
 
 if TYPE_CHECKING:
     from embstore.cluster.rows.remote_shard import RemoteShard
@@ -53,7 +53,7 @@ class ServerLink:
     def __init__(
         self,
         actor: Actor,
-        order: int,
+        prepare_order: int,
         address: ServerAddress,
         *,
         worker: int = 0,
@@ -61,7 +61,7 @@ class ServerLink:
         prepares_in_turn: bool = False,
     ) -> None:
         self.actor = actor
-        self.order = order
+        self.prepare_order = prepare_order
         self.address = address
         self.prepares_in_turn = prepares_in_turn
         self.silence_s = silence_s
@@ -73,22 +73,24 @@ class ServerLink:
 
     def look_up(self, parts: Sequence[LookUpPart], train: bool) -> PendingReply[Refusals]:
         kind = Request.LOOK_UP if train else Request.SERVE
-        return self._ask(kind, parts, [part.after for part in parts])
+        return self._ask(kind, parts, [part.after_push for part in parts])
 
-    def fit_one_request(self, parts: Sequence[Update]) -> bool:
+    def fit_one_request(self, parts: Sequence[UpdatePart]) -> bool:
         sizes = [wire.batch_bytes(part.ids.size, _shard_of(part).dim) for part in parts]
         return sum(sizes) <= wire.MAX_BYTES and len(parts) <= wire.MAX_PARTS
 
-    def apply(self, parts: Sequence[Update], global_step: int | None) -> PendingReply[Refusals]:
+    def apply(self, parts: Sequence[UpdatePart], global_step: int | None) -> PendingReply[Refusals]:
         return self._push(Request.APPLY, parts, global_step)
 
-    def prepare(self, parts: Sequence[Update]) -> PendingReply[Refusals]:
+    def prepare(self, parts: Sequence[UpdatePart]) -> PendingReply[Refusals]:
         return self._push(Request.PREPARE, parts)
 
-    def commit(self, parts: Sequence[Update], global_step: int | None) -> PendingReply[Refusals]:
+    def commit(
+        self, parts: Sequence[UpdatePart], global_step: int | None
+    ) -> PendingReply[Refusals]:
         return self._push(Request.COMMIT, parts, global_step)
 
-    def abort(self, parts: Sequence[Update]) -> PendingReply[Refusals]:
+    def abort(self, parts: Sequence[UpdatePart]) -> PendingReply[Refusals]:
         return self._push(Request.ABORT, parts)
 
     def ping(self) -> None:
@@ -100,14 +102,14 @@ class ServerLink:
         self._connections.close()
 
     def _push(
-        self, kind: Request, parts: Sequence[Update], global_step: int | None = None
+        self, kind: Request, parts: Sequence[UpdatePart], global_step: int | None = None
     ) -> PendingReply[Refusals]:
         return self._ask(kind, parts, [part.number for part in parts], global_step)
 
     def _ask(
         self,
         kind: Request,
-        parts: Sequence[LookUpPart | Update],
+        parts: Sequence[LookUpPart | UpdatePart],
         pushes: Sequence[int],
         global_step: int | None = None,
     ) -> PendingReply[Refusals]:
@@ -169,7 +171,7 @@ class ServerLink:
         self,
         kind: Request,
         heads: Sequence[bytes],
-        parts: Sequence[LookUpPart | Update],
+        parts: Sequence[LookUpPart | UpdatePart],
         global_step: int | None,
     ) -> tuple[list[bytes | NDArray[Any]], list[NDArray[np.float32]]]:
         """Returns the message, and the arrays that its rows are received into. heads: packed, one
@@ -182,7 +184,7 @@ class ServerLink:
             ids = [part.ids for part in parts]
             occurrences = [part.occurrences for part in parts if part.occurrences is not None]
         if kind in (Request.APPLY, Request.PREPARE):
-            grads = [part.grads for part in parts if isinstance(part, Update)]
+            grads = [part.grads for part in parts if isinstance(part, UpdatePart)]
         head = RequestHead(
             kind,
             bool(occurrences),
@@ -220,7 +222,7 @@ class ServerLinks:
         link.close()
 
 
-def _shard_of(part: LookUpPart | Update) -> RemoteShard:
+def _shard_of(part: LookUpPart | UpdatePart) -> RemoteShard:
     return cast("RemoteShard", part.shard)
 
 
