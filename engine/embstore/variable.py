@@ -288,26 +288,26 @@ class EmbeddingVariable:
 
     def _prefetch_to_hbm(self, batch: Sequence[checks.Ids | OnDevice]) -> None:
         gpu = self.gpu
-        here: list[NDArray[np.int64]] = []
-        there: list[IdsOnDevice] = []
+        local_ids: list[NDArray[np.int64]] = []
+        gpu_ids: list[IdsOnDevice] = []
         for ids in batch:
             if gpu is not None and is_on_device(ids):
-                there.append(IdsOnDevice.of(ids))
-                check_same_gpu(self._name, there[-1], gpu)
+                gpu_ids.append(IdsOnDevice.of(ids))
+                check_same_gpu(self._name, gpu_ids[-1], gpu)
             else:
-                here.append(ids_on_host(ids).reshape(-1))
+                local_ids.append(ids_on_host(ids).reshape(-1))
         shards = self.internals.shards_with_hbm()
         if not shards:
             return
         turns = [shard.next_turn() for shard in shards]
-        keys = np.concatenate(here) if here else np.empty(0, np.int64)
+        keys = np.concatenate(local_ids) if local_ids else np.empty(0, np.int64)
         self.internals.refuse_if_forked()
         parts = [keys]
         if len(shards) > 1:
             parts = [keys[where] for _, where in self._routed(keys)]
         for shard, turn, part in zip(shards, turns, parts, strict=True):
             shard.prefetch(part, turn)
-        for on_device in there:
+        for on_device in gpu_ids:
             _core.prefetch_on_device(
                 [shard.table for shard in shards],
                 on_device.address,
@@ -357,8 +357,8 @@ class EmbeddingVariable:
             return
         keys, values = self._batch_on_host(ids, grads)
         if self._remote_shards:
-            for _, why in push_to_remote_shards([(self, keys, values)], global_step):
-                raise why
+            for _, error in push_to_remote_shards([(self, keys, values)], global_step):
+                raise error
             return
         # Every shard gets a batch, even if it is empty, because each shard counts the applies.
         batch = [
@@ -489,25 +489,25 @@ class EmbeddingVariable:
         when it is asked for; rows that were removed meanwhile are left out. So if the table is
         trained meanwhile, chunks are of different moments; `embstore.save` writes one moment.
         """
-        most = checks.integer("rows", rows, at_least=1)
+        max_rows = checks.integer("rows", rows, at_least=1)
         first = checks.integer("first_key", first_key, at_least=checks.INT64_MIN)
         last = checks.integer("last_key", last_key, at_least=checks.INT64_MIN)
         skip = checks.choice("on_damage", on_damage, ("raise", "skip")) == "skip"
-        return self._chunks(most, first, last, skip)
+        return self._chunks(max_rows, first, last, skip)
 
     def _chunks(
-        self, most: int, first: int, last: int, skip: bool
+        self, max_rows: int, first: int, last: int, skip: bool
     ) -> Iterator[dict[str, NDArray[Any]]]:
         with self._between_batches():
-            held = [shard.keys(first, last) for shard in self._shards]
-        keys = held[0]
-        if len(held) > 1:
-            keys = np.concatenate(held)
+            shard_keys = [shard.keys(first, last) for shard in self._shards]
+        keys = shard_keys[0]
+        if len(shard_keys) > 1:
+            keys = np.concatenate(shard_keys)
             keys.sort()
-        del held
-        for begin in range(0, keys.size, most):
+        del shard_keys
+        for begin in range(0, keys.size, max_rows):
             # Keeps no reference, so that no old chunk stays in memory beside the next one.
-            yield self._chunk(keys[begin : begin + most], skip)
+            yield self._chunk(keys[begin : begin + max_rows], skip)
 
     def _chunk(self, keys: NDArray[np.int64], skip: bool) -> dict[str, NDArray[Any]]:
         with self._between_batches():
@@ -524,11 +524,13 @@ class EmbeddingVariable:
         """Returns the rows of all shards as `export()` does. parts: each shard's, by keys."""
         slots = self._optimizer.slots if self._optimizer is not None else ()
         names = ("keys", "values", "freqs", "versions", *slots)
-        of_shards = [_columns(part) for part in parts]
-        columns = of_shards[0]
-        if len(of_shards) > 1:
-            order = np.argsort(np.concatenate([of_shard[0] for of_shard in of_shards]))
-            columns = [np.concatenate(column)[order] for column in zip(*of_shards, strict=True)]
+        shard_columns = [_columns(part) for part in parts]
+        columns = shard_columns[0]
+        if len(shard_columns) > 1:
+            order = np.argsort(
+                np.concatenate([columns_of_shard[0] for columns_of_shard in shard_columns])
+            )
+            columns = [np.concatenate(column)[order] for column in zip(*shard_columns, strict=True)]
         return dict(zip(names, columns, strict=True))
 
     def damaged_keys(self) -> NDArray[np.int64]:
@@ -596,9 +598,9 @@ class EmbeddingVariable:
                 )
             columns += [checks.rows(f"slots[{name!r}]", slots[name], shape) for name in names]
         if freqs is None:
-            counted = np.ones(keys.size, np.uint32)
+            counts = np.ones(keys.size, np.uint32)
         else:
-            counted = checks.counts("freqs", freqs, keys.shape).reshape(-1)
+            counts = checks.counts("freqs", freqs, keys.shape).reshape(-1)
         step = checks.integer("version", version, at_least=0)
         keys = keys.reshape(-1)
         checks.distinct("ids", keys)
@@ -607,7 +609,7 @@ class EmbeddingVariable:
         self.internals.prefetched.forget()
         with self.internals.checkpointing, self.internals.batch_lock:
             for shard, where in self._routed(keys):
-                shard.put(keys[where], rows[where], slots is not None, counted[where], step)
+                shard.put(keys[where], rows[where], slots is not None, counts[where], step)
 
     def remove(self, ids: checks.Ids) -> int:
         """Removes the rows of `ids`, whichever tier they are in; returns how many there were.
@@ -684,12 +686,12 @@ class EmbeddingVariable:
         With partitions, counters are sums. The list has the tiers of one partition after the other,
         each with its partition's number as "partition".
         """
-        parts = [_named(shard.stats()) for shard in self._shards]
+        parts = [_with_access_names(shard.stats()) for shard in self._shards]
         if len(parts) == 1:
             return parts[0]
-        apart = ("background_error", "tiers")
+        not_summed = ("background_error", "tiers")
         counters = {
-            name: sum(part[name] for part in parts) for name in parts[0] if name not in apart
+            name: sum(part[name] for part in parts) for name in parts[0] if name not in not_summed
         }
         tiers = [{**tier, "partition": i} for i, part in enumerate(parts) for tier in part["tiers"]]
         errors = (part["background_error"] for part in parts if part["background_error"])
@@ -712,31 +714,31 @@ class EmbeddingVariable:
             self._close()
 
     def _close(self) -> None:
-        refused: Exception | None = None
+        failure: Exception | None = None
         self.internals.prefetched.forget()
         try:
             for finish in self.internals.before_close:
                 finish()
         except Exception as error:  # the files are released after any error
-            refused = error
-        if refused is None and not self._has_closed_shards:  # closed remote shards can't be asked
-            refused = self._keep_rows()
+            failure = error
+        if failure is None and not self._has_closed_shards:  # closed remote shards can't be asked
+            failure = self._keep_rows()
         may_be_tried_again = (
-            refused is not None
+            failure is not None
             and self._option.storage_option.keeps_rows
-            and not isinstance(refused, ShardLostError)
+            and not isinstance(failure, ShardLostError)
         )
         self._has_closed_shards = not may_be_tried_again
         for shard in self._shards if self._has_closed_shards else ():
             try:
                 shard.close()
             except EmbStoreError as error:
-                refused = refused or error
+                failure = failure or error
         self.internals.before_close.clear()
         while self.internals.after_close:
             self.internals.after_close.pop()()
-        if refused is not None:
-            raise refused
+        if failure is not None:
+            raise failure
 
     def _keep_rows(self) -> EmbStoreError | None:
         """Makes a checkpoint of the rows in every partition; returns the error that one met.
@@ -810,12 +812,12 @@ def push_to_remote_shards(
     """Pushes a batch of ids and gradients to the remote shards of each variable: all batches are
     applied, or none. Returns the variables that refused their batch, with the errors.
     """
-    uniques = [variable._unique_keys(keys) for variable, keys, _ in batches]
+    unique_keys = [variable._unique_keys(keys) for variable, keys, _ in batches]
     # Checks before any push takes a number, because shards would wait for the push of that number.
     refused = [
-        (variable, why)
-        for (variable, _, _), unique in zip(batches, uniques, strict=True)
-        if (why := variable._push_error(unique)) is not None
+        (variable, error)
+        for (variable, _, _), unique in zip(batches, unique_keys, strict=True)
+        if (error := variable._push_error(unique)) is not None
     ]
     if refused or not batches:
         return refused
@@ -824,27 +826,29 @@ def push_to_remote_shards(
         for variable, _, _ in sorted(batches, key=lambda batch: id(batch[0])):
             pushing.enter_context(variable._push_scope())
             pushing.enter_context(variable._push_lock)
-        rooms = slices_of_one_array(
+        buffers = slices_of_one_array(
             [
                 unique.keys.size * variable.dim
-                for (variable, _, _), unique in zip(batches, uniques, strict=True)
+                for (variable, _, _), unique in zip(batches, unique_keys, strict=True)
             ]
         )
         pushed = []
-        for (variable, _, values), unique, room in zip(batches, uniques, rooms, strict=True):
-            sums = room.reshape(-1, variable.dim)
+        for (variable, _, values), unique, buffer in zip(
+            batches, unique_keys, buffers, strict=True
+        ):
+            sums = buffer.reshape(-1, variable.dim)
             unique.sum(values, sums)
             pushed.append(variable._update_parts(unique, sums))
         refusals = push_together(pushed, global_step)
     _core.pay_pacing_debt()  # once the locks are free, so that no other thread waits for them
     return [
-        (variable, why)
-        for (variable, _, _), why in zip(batches, refusals, strict=True)
-        if why is not None
+        (variable, error)
+        for (variable, _, _), error in zip(batches, refusals, strict=True)
+        if error is not None
     ]
 
 
-def _named(stats: dict[str, Any]) -> dict[str, Any]:
+def _with_access_names(stats: dict[str, Any]) -> dict[str, Any]:
     """Returns a shard's stats, with each access as an `Access`."""
     for tier in stats["tiers"]:
         for count in tier["accesses"]:

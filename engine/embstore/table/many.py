@@ -49,37 +49,39 @@ def lookup_many(
     tables = [variable.internals.table for variable in variables]
     if None not in tables and set(map(type, ids)) == {np.ndarray}:  # the usual case
         arrays = cast("Sequence[NDArray[Any]]", ids)
-        return _look_up_here(variables, cast("list[_core.Table]", tables), arrays, train, count)
+        return _look_up_locally(variables, cast("list[_core.Table]", tables), arrays, train, count)
     rows: list[Any] = [None] * len(variables)
     steps: dict[int, LookUpStep] = {}
-    here: dict[int, tuple[EmbeddingVariable, _core.Table, NDArray[np.int64]]] = {}
+    local: dict[int, tuple[EmbeddingVariable, _core.Table, NDArray[np.int64]]] = {}
     others: dict[int, NDArray[np.int64]] = {}
-    for i, (variable, own, table) in enumerate(zip(variables, ids, tables, strict=True)):
+    for i, (variable, variable_ids, table) in enumerate(zip(variables, ids, tables, strict=True)):
         with _NamedErrors(variable):
-            if is_on_device(own):
-                steps[i] = LookUpStep.of(variable, own, None)
+            if is_on_device(variable_ids):
+                steps[i] = LookUpStep.of(variable, variable_ids, None)
             elif table is not None:
-                here[i] = variable, table, checks.ids(own)
+                local[i] = variable, table, checks.ids(variable_ids)
             else:
-                others[i] = checks.ids(own)
+                others[i] = checks.ids(variable_ids)
     look_up_together(list(steps.values()), train, count)
     for i, step in steps.items():
         rows[i] = step.out
-    asked = _ask_servers(variables, others, train, count)
-    if here:
-        chosen, own_tables, keys = zip(*here.values(), strict=True)
-        found = _look_up_here(chosen, own_tables, keys, train, count)
-        for i, own_rows in zip(here, found, strict=True):
-            rows[i] = own_rows
-    rooms = slices_of_one_array([own.size * variables[i].dim for i, own in others.items()])
-    for (i, own), room in zip(others.items(), rooms, strict=True):
+    remote_lookups = _start_remote_lookups(variables, others, train, count)
+    if local:
+        local_variables, local_tables, keys = zip(*local.values(), strict=True)
+        found = _look_up_locally(local_variables, local_tables, keys, train, count)
+        for i, found_rows in zip(local, found, strict=True):
+            rows[i] = found_rows
+    buffers = slices_of_one_array(
+        [variable_ids.size * variables[i].dim for i, variable_ids in others.items()]
+    )
+    for (i, variable_ids), buffer in zip(others.items(), buffers, strict=True):
         variable = variables[i]
-        rows[i] = room.reshape(*own.shape, variable.dim)
+        rows[i] = buffer.reshape(*variable_ids.shape, variable.dim)
         with _NamedErrors(variable):
-            if i in asked:
-                asked[i].write_to(room.reshape(-1, variable.dim))
+            if i in remote_lookups:
+                remote_lookups[i].write_to(buffer.reshape(-1, variable.dim))
             else:
-                variable.lookup(own, train=train, count=count, out=rows[i])
+                variable.lookup(variable_ids, train=train, count=count, out=rows[i])
     return rows
 
 
@@ -99,10 +101,10 @@ def look_up_bags(
     tables = [variable.internals.table for variable in variables]
     if None in tables:
         return None
-    return _look_up_here(variables, cast("list[_core.Table]", tables), ids, train, count, bags)
+    return _look_up_locally(variables, cast("list[_core.Table]", tables), ids, train, count, bags)
 
 
-def _look_up_here(
+def _look_up_locally(
     variables: Sequence[EmbeddingVariable],
     tables: Sequence[_core.Table],
     ids: Sequence[NDArray[Any]],
@@ -115,33 +117,37 @@ def _look_up_here(
     tables: each variable's only table.
     """
     dims = [variable.dim for variable in variables]
-    are_alike = len(set(dims)) == 1  # then slices need no reshape, which doubles the work
-    shaped = ids if bags is None else [offsets for offsets, _ in bags]
-    counts = [own.size for own in shaped]
-    sizes = counts if are_alike else [count * dim for count, dim in zip(counts, dims, strict=True)]
+    have_one_dim = len(set(dims)) == 1  # then slices need no reshape, which doubles the work
+    counted_arrays = ids if bags is None else [offsets for offsets, _ in bags]
+    counts = [variable_ids.size for variable_ids in counted_arrays]
+    sizes = (
+        counts if have_one_dim else [count * dim for count, dim in zip(counts, dims, strict=True)]
+    )
     ends = [0, *accumulate(sizes)]
-    room = np.empty((ends[-1], dims[0]) if are_alike else ends[-1], np.float32)
-    values = room.reshape(-1)
+    buffer = np.empty((ends[-1], dims[0]) if have_one_dim else ends[-1], np.float32)
+    values = buffer.reshape(-1)
     try:
         errors = _core.look_up_each(tables, ids, values, train, count, bags)
     except TypeError:  # some ids must be converted, or can't be
-        keys = _checked(variables, ids)
+        keys = _checked_ids(variables, ids)
         errors = _core.look_up_each(tables, keys, values, train, count, bags)
     for variable, failed in zip(variables, errors, strict=True):
         if failed is not None:
             raise _with_name(variable, failed)
-    rows = [room[begin:end] for begin, end in pairwise(ends)]
-    for i, own in enumerate(shaped):
-        if own.ndim != 1 or not are_alike:
-            rows[i] = rows[i].reshape(*own.shape, dims[i])
+    rows = [buffer[begin:end] for begin, end in pairwise(ends)]
+    for i, variable_ids in enumerate(counted_arrays):
+        if variable_ids.ndim != 1 or not have_one_dim:
+            rows[i] = rows[i].reshape(*variable_ids.shape, dims[i])
     return rows
 
 
-def _checked(variables: Sequence[EmbeddingVariable], ids: Sequence[Any]) -> list[NDArray[np.int64]]:
+def _checked_ids(
+    variables: Sequence[EmbeddingVariable], ids: Sequence[Any]
+) -> list[NDArray[np.int64]]:
     checked: list[NDArray[np.int64]] = []
     try:
-        for own in ids:
-            checked.append(checks.ids(own))
+        for variable_ids in ids:
+            checked.append(checks.ids(variable_ids))
     except EmbStoreError as error:
         raise _with_name(variables[len(checked)], error) from None
     return checked
@@ -195,72 +201,78 @@ def apply_bags(
     if global_step is not None:
         global_step = checks.integer("global_step", global_step, at_least=0)
     steps: list[ApplyStep] = []
-    here: dict[
+    local: dict[
         int, tuple[_core.Table, NDArray[np.int64], NDArray[np.float32], BagsOfIds | None]
     ] = {}
     others: list[int] = []
     remote_batches: list[tuple[EmbeddingVariable, Any, Any]] = []
-    errors: dict[int, Exception] = {}  # of the variables in `here` and `others`
-    for i, (variable, own, by, bag) in enumerate(zip(variables, ids, grads, bags, strict=True)):
+    errors: dict[int, Exception] = {}  # of the variables in `local` and `others`
+    for i, (variable, variable_ids, variable_grads, bag) in enumerate(
+        zip(variables, ids, grads, bags, strict=True)
+    ):
         table = variable.internals.table
         if bag is not None:
-            here[i] = cast("Any", (table, own, by, bag))
+            local[i] = cast("Any", (table, variable_ids, variable_grads, bag))
         elif variable.internals.is_remote:
             with _NamedErrors(variable):
-                remote_batches.append((variable, *variable._batch_on_host(own, by)))
-        elif is_on_device(own) and is_on_device(by) and variable.gpu is not None:
+                remote_batches.append(
+                    (variable, *variable._batch_on_host(variable_ids, variable_grads))
+                )
+        elif (
+            is_on_device(variable_ids) and is_on_device(variable_grads) and variable.gpu is not None
+        ):
             with _NamedErrors(variable):
-                steps.append(ApplyStep.of(variable, own, by))
+                steps.append(ApplyStep.of(variable, variable_ids, variable_grads))
         elif table is not None:
             try:
-                here[i] = (table, *variable._arrays_on_host(own, by), None)
+                local[i] = (table, *variable._arrays_on_host(variable_ids, variable_grads), None)
             except EmbStoreError as error:
                 errors[i] = error
         else:
             others.append(i)
-    refused: Exception | None = None
+    first_error: Exception | None = None
     try:
         apply_together(steps, global_step)
     except EmbStoreError as error:
-        refused = error
-    for variable, why in push_to_remote_shards(remote_batches, global_step):
-        refused = refused or _with_name(variable, why)
-    applied = _core.apply_each(list(here.values()), global_step)
-    for (i, (_, keys, values, bag)), found in zip(here.items(), applied, strict=True):
-        if isinstance(found, int):
+        first_error = error
+    for variable, refusal in push_to_remote_shards(remote_batches, global_step):
+        first_error = first_error or _with_name(variable, refusal)
+    applied = _core.apply_each(list(local.values()), global_step)
+    for (i, (_, keys, values, bag)), error_or_row in zip(local.items(), applied, strict=True):
+        if isinstance(error_or_row, int):
             if bag is not None:
                 values = values.repeat(np.diff(bag[0], append=len(keys)), axis=0)
-            errors[i] = checks.not_finite(keys, values, found)
-        elif found is not None:
-            errors[i] = found
+            errors[i] = checks.not_finite(keys, values, error_or_row)
+        elif error_or_row is not None:
+            errors[i] = error_or_row
     for i in others:
         try:
             variables[i].apply_gradients(ids[i], grads[i], global_step)
         except EmbStoreError as error:
             errors[i] = error
-    if refused is None and errors:
+    if first_error is None and errors:
         first = min(errors)
-        refused = _with_name(variables[first], errors[first])
-    if refused is not None:
-        raise refused
+        first_error = _with_name(variables[first], errors[first])
+    if first_error is not None:
+        raise first_error
 
 
 def prefetch_many(
     batch: Sequence[tuple[EmbeddingVariable, Sequence[checks.Ids | OnDevice]]],
 ) -> None:
     """Calls `prefetch` of each variable with its look-ups, with one request to each server."""
-    asking: list[RemoteLookup] = []
+    lookups_to_send: list[RemoteLookup] = []
     try:
         for variable, look_ups in batch:
             if variable.internals.is_remote:
-                asking += variable._add_prefetched(look_ups)
+                lookups_to_send += variable._add_prefetched(look_ups)
             else:
                 variable.prefetch(*look_ups)
     finally:
-        send_lookups(asking)
+        send_lookups(lookups_to_send)
 
 
-def _ask_servers(
+def _start_remote_lookups(
     variables: Sequence[EmbeddingVariable],
     keys: Mapping[int, NDArray[np.int64]],
     train: bool,
@@ -269,24 +281,26 @@ def _ask_servers(
     """Starts the look-ups of variables with remote shards, and returns them. keys and result:
     by the variable's index.
     """
-    asked = {}
-    for i, own in keys.items():
+    remote_lookups = {}
+    for i, variable_ids in keys.items():
         if variables[i].internals.is_remote:
             with _NamedErrors(variables[i]):
-                asked[i] = variables[i]._remote_lookup(own.reshape(-1), train, count)
-    send_lookups(list(asked.values()))
-    return asked
+                remote_lookups[i] = variables[i]._remote_lookup(
+                    variable_ids.reshape(-1), train, count
+                )
+    send_lookups(list(remote_lookups.values()))
+    return remote_lookups
 
 
 def _check_lengths(variables: Sequence[EmbeddingVariable], **arguments: Sequence[Any]) -> None:
     check_variable_list(variables)
-    for name, of_each in {"variables": variables, **arguments}.items():
-        if not hasattr(of_each, "__len__") or not checks.is_iterable(of_each):
-            raise InvalidArgumentError(f"{name} must be a list, got {type(of_each).__name__}")
-    for name, of_each in arguments.items():
-        if len(of_each) != len(variables):
+    for name, argument in {"variables": variables, **arguments}.items():
+        if not hasattr(argument, "__len__") or not checks.is_iterable(argument):
+            raise InvalidArgumentError(f"{name} must be a list, got {type(argument).__name__}")
+    for name, argument in arguments.items():
+        if len(argument) != len(variables):
             raise InvalidArgumentError(
-                f"{name} must have one for each of {len(variables)} variables, got {len(of_each)}"
+                f"{name} must have one for each of {len(variables)} variables, got {len(argument)}"
             )
 
 
