@@ -213,7 +213,7 @@ def batches_that_the_gpu_leaves_out_count_and_change_nothing(caller: Caller) -> 
             var.learning_rate = plain.learning_rate = 0.5  # for later batches only
     var.drain()
     assert_same(var.export(), plain.export())
-    assert var.internals.applies() == plain.internals.applies() == 8
+    assert var.internals.apply_count() == plain.internals.apply_count() == 8
 
 
 def a_batch_with_a_gradient_that_is_not_finite_changes_nothing(caller: Caller) -> None:

@@ -15,7 +15,7 @@ from embstore.table.several_shards import (
     GradientPart,
     Prepared,
     commit_together,
-    counts,
+    ids_per_part,
     look_up_together,
     prepare_together,
 )
@@ -151,5 +151,5 @@ def test_a_shard_that_is_full_has_an_error_and_the_others_are_prepared(
 
 def test_parts_stand_for_as_many_ids_as_their_occurrences_say() -> None:
     begins = [0, 2, 2, 5]
-    assert counts(begins, None) == [2, 0, 3]
-    assert counts(begins, np.array([4, 1, 2**32 - 1, 1, 1], np.uint32)) == [5, 0, 2**32 + 1]
+    assert ids_per_part(begins, None) == [2, 0, 3]
+    assert ids_per_part(begins, np.array([4, 1, 2**32 - 1, 1, 1], np.uint32)) == [5, 0, 2**32 + 1]

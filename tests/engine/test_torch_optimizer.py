@@ -237,7 +237,7 @@ def test_a_step_that_a_scaler_leaves_out_does_not_count_in_the_formula(
             scaler.step(optimizer)
             scaler.update(4.0)
             optimizer.zero_grad()
-        assert optimizer.global_step == var.internals.applies() == len(batches)
+        assert optimizer.global_step == var.internals.apply_count() == len(batches)
         assert var.get_version([1, 7]).tolist() == [len(batches) - 1, -1]
         rows.append(var.export())
     for column in rows[0].keys() - {"versions"}:
@@ -511,7 +511,7 @@ def test_a_step_that_is_left_out_counts_for_all_variables_but_that_of_an_error(
     ids.numpy()  # waits for its stream
     with pytest.raises(InvalidArgumentError, match="grads must be finite"):
         apply_all([(users, gradient()), (items, gradient())], skip=torch.ones(1))
-    assert [variable.internals.applies() for variable in (users, items)] == [1, 1]
+    assert [variable.internals.apply_count() for variable in (users, items)] == [1, 1]
 
 
 def test_another_optimizer_that_holds_rows_is_refused_before_it_steps(pair: Pair) -> None:

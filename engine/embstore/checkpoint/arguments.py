@@ -73,7 +73,7 @@ def least_to_stay(
     """Returns the limits below which a checkpoint evicts rows, as
     `EmbeddingVariableOption.least_to_stay` does. None: the step is the variable's count of applies.
     """
-    step = variable.internals.applies() if global_step is None else global_step
+    step = variable.internals.apply_count() if global_step is None else global_step
     return variable.ev_option.least_to_stay(step)
 
 
@@ -81,4 +81,4 @@ def step_of(variables: Sequence[EmbeddingVariable], global_step: int | None) -> 
     """Returns the step of a checkpoint: global_step, or the largest count of applies if None."""
     if global_step is not None:
         return global_step
-    return max(variable.internals.applies() for variable in variables)
+    return max(variable.internals.apply_count() for variable in variables)

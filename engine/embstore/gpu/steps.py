@@ -95,11 +95,11 @@ def apply_together(steps: Sequence[ApplyStep], global_step: int | None) -> None:
     attempts = Attempts()
     for (_, stream), on_stream in _by_stream(steps).items():
         parted = [step.variable for step in on_stream if len(step.batch[0]) > 1]
-        with attempts.one(), between_batches(parted):
+        with attempts.attempt(), between_batches(parted):
             _core.apply_on_device([step.batch for step in on_stream], stream, global_step)
         if parted or len(on_stream) > 1:
             _core.pay_pacing_debt()  # once locks are free, so that no other thread waits for them
-    attempts.end()
+    attempts.raise_first()
 
 
 def _ids_for(variable: Variable, array: OnDevice) -> IdsOnDevice:

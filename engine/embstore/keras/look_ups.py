@@ -85,7 +85,7 @@ class LookUps:
 def trained_tables(look_ups: LookUps) -> list[Table]:
     """Returns the tables that a step trains and whose rows can be requested ahead."""
     tables = {id(layer.table): layer.table for layer in look_ups.layers() if layer.trainable}
-    return [table for table in tables.values() if table.variable.internals.prefetches]
+    return [table for table in tables.values() if table.variable.internals.can_prefetch]
 
 
 def forget_asked(tables: Sequence[Table]) -> None:

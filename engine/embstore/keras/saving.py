@@ -184,7 +184,7 @@ def _keeps_rows(table: Table, wanted: Initializer | None, saved_by: Optimizer | 
 def _write(table: Table, directory: Path) -> None:
     # Doesn't call embstore.save: increments of the user's own saves must not follow this save.
     variable = table.variable
-    step = variable.internals.applies()
+    step = variable.internals.apply_count()
     job = SaveJob(uuid.uuid4().hex, step, False, saves_waiting_keys(), skip_damaged=False)
     with checkpoint_locks([variable]):
         refuse_awaiting([variable])

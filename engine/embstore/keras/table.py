@@ -254,7 +254,7 @@ class Table:
             if loss_scale != 1:
                 grads = grads / np.float32(loss_scale)
             variable = self._trainable(optimizer)
-            wanted = rate if self.own is None else self.own.rate(variable.internals.applies())
+            wanted = rate if self.own is None else self.own.rate(variable.internals.apply_count())
             if wanted is not None:
                 self._set_rate(variable, wanted)
             return variable, ids, grads
@@ -343,7 +343,7 @@ def vocabulary(name: str, size: object) -> int | None:
 
 
 def _is_untrained(variable: EmbeddingVariable) -> bool:
-    return not variable.total_count()[0] and not variable.internals.applies()
+    return not variable.total_count()[0] and not variable.internals.apply_count()
 
 
 def _given_rows(initializer: Initializer) -> Floats | None:

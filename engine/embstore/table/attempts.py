@@ -11,18 +11,18 @@ __all__ = ["Attempts"]
 
 
 class Attempts:
-    """Keeps the first error of several `one()` scopes until `end()` raises it."""
+    """Keeps the first error of several `attempt()` scopes until `raise_first()` raises it."""
 
     def __init__(self) -> None:
         self._first: EmbStoreError | None = None
 
     @contextlib.contextmanager
-    def one(self) -> Iterator[None]:
+    def attempt(self) -> Iterator[None]:
         try:
             yield
         except EmbStoreError as error:
             self._first = self._first or error
 
-    def end(self) -> None:
+    def raise_first(self) -> None:
         if self._first is not None:
             raise self._first

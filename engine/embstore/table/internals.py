@@ -54,7 +54,7 @@ class VariableInternals:
         self._made_in = _core.fork_generation()
 
     @property
-    def prefetches(self) -> bool:
+    def can_prefetch(self) -> bool:
         """Whether `EmbeddingVariable.prefetch` has anything to do."""
         return self.is_remote or bool(self.shards_with_hbm())
 
@@ -63,7 +63,7 @@ class VariableInternals:
         shards = [shard for shard in self.shards if isinstance(shard, LocalShard) and shard.gpu]
         return shards if len(shards) == len(self.shards) else []
 
-    def applies(self) -> int:
+    def apply_count(self) -> int:
         """Returns the number of applies so far. Asks every shard; a remote one takes a call."""
         return max(shard.apply_count() for shard in self.shards)
 

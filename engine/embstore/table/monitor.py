@@ -61,9 +61,9 @@ class Monitor:
     def scalars(self) -> dict[str, float]:
         """Returns the figures of `since_last` in one dict, by names such as "items/hit_rate"."""
         return {
-            f"{name}/{what}": value
-            for name, told in self.since_last().items()
-            for what, value in told.items()
+            f"{name}/{figure}": value
+            for name, figures in self.since_last().items()
+            for figure, value in figures.items()
         }
 
     def collect(self) -> Iterator[Any]:
@@ -75,13 +75,13 @@ class Monitor:
                 "Prometheus's library isn't installed: pip install prometheus-client"
             ) from error
         families = {
-            what: CounterMetricFamily(f"embstore_{what}", help_text, labels=["variable"])
-            for what, help_text in _COUNTED.items()
+            figure: CounterMetricFamily(f"embstore_{figure}", help_text, labels=["variable"])
+            for figure, help_text in _COUNTED.items()
         }
         rows = GaugeMetricFamily("embstore_rows", "rows a tier", labels=["variable", "tier"])
         for name, stats in self._stats():
-            for what, family in families.items():
-                family.add_metric([name], stats[what])
+            for figure, family in families.items():
+                family.add_metric([name], stats[figure])
             for tier, count in enumerate(_rows_by_tier(stats)):
                 rows.add_metric([name, str(tier)], count)
         yield from families.values()
@@ -100,17 +100,17 @@ class Monitor:
 
 
 def _differences(before: dict[str, Any] | None, now: dict[str, Any]) -> dict[str, float]:
-    told: dict[str, float] = {
-        what: now[what] - (0 if before is None else before[what]) for what in _COUNTED
+    figures: dict[str, float] = {
+        figure: now[figure] - (0 if before is None else before[figure]) for figure in _COUNTED
     }
-    looked_up = told["hits"] + told["misses"]
-    told["hit_rate"] = told["hits"] / looked_up if looked_up else float("nan")
+    looked_up = figures["hits"] + figures["misses"]
+    figures["hit_rate"] = figures["hits"] / looked_up if looked_up else float("nan")
     by_tier = _rows_by_tier(now)
-    told["rows"] = sum(by_tier)
-    for what in ("waiting_keys", "filter_bytes", "index_bytes"):
-        told[what] = now[what]
-    told.update({f"rows_in_tier_{tier}": rows for tier, rows in enumerate(by_tier)})
-    return told
+    figures["rows"] = sum(by_tier)
+    for figure in ("waiting_keys", "filter_bytes", "index_bytes"):
+        figures[figure] = now[figure]
+    figures.update({f"rows_in_tier_{tier}": rows for tier, rows in enumerate(by_tier)})
+    return figures
 
 
 def _rows_by_tier(stats: dict[str, Any]) -> list[int]:

@@ -30,7 +30,7 @@ _RowsT = TypeVar("_RowsT", bound=PendingRows)
 
 
 @dataclass
-class _Batch(Generic[_RowsT]):
+class _PrefetchedBatch(Generic[_RowsT]):
     after: int  # its rows are read after this many pushes, counted from the first
     is_begun: bool = False  # some of its look-ups were taken
     look_ups: deque[tuple[NDArray[np.int64], _RowsT]] = field(default_factory=deque)
@@ -47,7 +47,7 @@ class Prefetched(Generic[_RowsT]):
     def __init__(self) -> None:
         self._lock = threading.Condition()
         # Guarded by _lock:
-        self._batches: deque[_Batch[_RowsT]] = deque()
+        self._batches: deque[_PrefetchedBatch[_RowsT]] = deque()
         self._pushes = 0  # pushes that were begun
         self._running_pushes = 0
         self._is_looked_up = False  # a batch was looked up since the last push
@@ -65,9 +65,9 @@ class Prefetched(Generic[_RowsT]):
         with self._lock:
             # While a push is running, some shards have begun it and others haven't.
             self._lock.wait_for(lambda: not self._running_pushes)
-            is_apart = self._is_looked_up and not self._has_begun_batch()
-            ahead = is_apart + len(self._batches)
-            added = _Batch[_RowsT](self._pushes + ahead)
+            is_after_current = self._is_looked_up and not self._has_begun_batch()
+            ahead = is_after_current + len(self._batches)
+            added = _PrefetchedBatch[_RowsT](self._pushes + ahead)
             for ids in batch:
                 added.look_ups.append((ids.copy(), begin(ids, ahead)))
             self._batches.append(added)
@@ -79,13 +79,13 @@ class Prefetched(Generic[_RowsT]):
         with self._lock:
             self._is_looked_up = True
             for i, batch in enumerate(self._batches):
-                for place, (asked, rows) in enumerate(batch.look_ups):
-                    if not np.array_equal(asked, ids):
+                for position, (prefetched_ids, rows) in enumerate(batch.look_ups):
+                    if not np.array_equal(prefetched_ids, ids):
                         continue
                     for _ in range(i):
                         _give_up(self._batches.popleft())
                     batch.is_begun = True
-                    del batch.look_ups[place]
+                    del batch.look_ups[position]
                     if not batch.look_ups:
                         self._batches.popleft()
                     if batch.after == self._pushes:
@@ -120,6 +120,6 @@ class Prefetched(Generic[_RowsT]):
         return bool(self._batches) and self._batches[0].is_begun
 
 
-def _give_up(batch: _Batch[_RowsT]) -> None:
+def _give_up(batch: _PrefetchedBatch[_RowsT]) -> None:
     for _, rows in batch.look_ups:
         rows.give_up()

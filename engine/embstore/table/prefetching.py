@@ -47,7 +47,7 @@ def prefetching(
     """
     ahead = checks.integer("depth", depth, at_least=1, at_most=MAX_BATCHES - 1)
     try:
-        read = iter(batches)
+        ready = iter(batches)
     except TypeError:
         raise InvalidArgumentError(
             f"batches must be iterable, got {type(batches).__name__}"
@@ -65,7 +65,7 @@ def prefetching(
             raise InvalidArgumentError(
                 f"ids_of[{variable.name}] must be a function of a batch, got {ids!r}"
             )
-    return _prefetched(read, dict(ids_of), ahead)
+    return _prefetched(ready, dict(ids_of), ahead)
 
 
 def _prefetched(
@@ -73,7 +73,7 @@ def _prefetched(
     ids_of: Mapping[EmbeddingVariable, IdsOfBatch[_BatchT]],
     depth: int,
 ) -> Iterator[_BatchT]:
-    read: deque[_BatchT] = deque()
+    ready: deque[_BatchT] = deque()
     failed: Exception | None = None
     try:
         while failed is None:
@@ -91,11 +91,11 @@ def _prefetched(
             except Exception as error:
                 failed = error
                 break
-            read.append(batch)
-            if len(read) > depth:
-                yield read.popleft()
-        while read:
-            yield read.popleft()
+            ready.append(batch)
+            if len(ready) > depth:
+                yield ready.popleft()
+        while ready:
+            yield ready.popleft()
         if failed is not None:
             raise failed
     except BaseException:

@@ -18,7 +18,7 @@ __all__ = [
     "Prepared",
     "apply_to_all",
     "commit_together",
-    "counts",
+    "ids_per_part",
     "look_up_together",
     "prepare_together",
 ]
@@ -39,32 +39,32 @@ def look_up_together(
     """
     tables = [shard.table for shard in shards]
     errors = _core.look_up_together(tables, ids, begins, rows, train, occurrences)
-    for shard, error, count in zip(shards, errors, counts(begins, occurrences), strict=True):
+    for shard, error, count in zip(shards, errors, ids_per_part(begins, occurrences), strict=True):
         if error is None:
             shard.note_look_up(count)
     return errors
 
 
-def counts(begins: Sequence[int], occurrences: NDArray[np.uint32] | None) -> list[int]:
+def ids_per_part(begins: Sequence[int], occurrences: NDArray[np.uint32] | None) -> list[int]:
     """Returns the number of ids that each part, from begins[i] to begins[i + 1], stands for."""
     if occurrences is None:
         return [end - begin for begin, end in pairwise(begins)]
-    until = np.zeros(occurrences.size + 1, np.int64)
-    np.cumsum(occurrences, out=until[1:])
-    of_parts: list[int] = np.diff(until[np.asarray(begins)]).tolist()
-    return of_parts
+    running_total = np.zeros(occurrences.size + 1, np.int64)
+    np.cumsum(occurrences, out=running_total[1:])
+    per_part: list[int] = np.diff(running_total[np.asarray(begins)]).tolist()
+    return per_part
 
 
 class GradientPart(NamedTuple):
     """A part of a gradient batch for one shard, which may consist of several workers' parts.
 
-    occurrences: how often each id occurred in the batch; None: once. counted: the sum of these.
+    occurrences: how often each id occurred in the batch; None: once. id_count: the sum of these.
     """
 
     ids: NDArray[np.int64]  # (n,)
     grads: NDArray[np.float32]  # (n, dim)
     occurrences: NDArray[np.uint32] | None  # (n,)
-    counted: int
+    id_count: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,12 +93,12 @@ def prepare_together(
     scale: factor of the gradients if a batch has several parts. The gradients of a single part are
         not scaled; they must not change until the apply is over.
     """
-    made = _core.prepare_together(
+    results = _core.prepare_together(
         [(shard.table, [part[:3] for part in parts]) for shard, parts in batches], scale
     )
     return [
         found if isinstance(found, Exception) else Prepared(shard, parts, found)
-        for (shard, parts), found in zip(batches, made, strict=True)
+        for (shard, parts), found in zip(batches, results, strict=True)
     ]
 
 
@@ -106,7 +106,7 @@ def commit_together(prepared: Sequence[Prepared], global_step: int | None) -> No
     """Applies batches that this thread prepared. Can't fail."""
     _core.commit_together([each._apply for each in prepared], global_step)
     for each in prepared:
-        each.shard.note_applied(sum(part.counted for part in each.parts))
+        each.shard.note_applied(sum(part.id_count for part in each.parts))
 
 
 def apply_to_all(
@@ -118,10 +118,10 @@ def apply_to_all(
     batch: for each shard its ids (n,) and gradients (n, dim).
     """
     parts = [(shard, [GradientPart(ids, grads, None, ids.size)]) for shard, ids, grads in batch]
-    made = prepare_together(parts, 1.0)
-    prepared = [each for each in made if isinstance(each, Prepared)]
+    results = prepare_together(parts, 1.0)
+    prepared = [each for each in results if isinstance(each, Prepared)]
     try:
-        for each in made:
+        for each in results:
             if isinstance(each, Exception):
                 raise each
         commit_together(prepared, global_step)

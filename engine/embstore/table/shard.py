@@ -568,5 +568,7 @@ def _core_ssd_hash(option: SSDHashOption) -> tuple[bool, str, int, int]:
     )
 
 
-def _take_state(told: dict[str, Any]) -> ShardState:
-    return ShardState(**{field.name: told.pop(field.name) for field in fields(ShardState)})
+def _take_state(fields_by_name: dict[str, Any]) -> ShardState:
+    return ShardState(
+        **{field.name: fields_by_name.pop(field.name) for field in fields(ShardState)}
+    )

@@ -24,11 +24,11 @@ def uninterrupted(stop: Callable[[], None] | None = None) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # which handles all signals
         yield
         return
-    came: list[tuple[int, FrameType | None]] = []
+    received: list[tuple[int, FrameType | None]] = []
     handlers: dict[int, _Handler] = {}
 
     def note(number: int, frame: FrameType | None) -> None:
-        came.append((number, frame))
+        received.append((number, frame))
         if stop is not None and handlers[number] is signal.default_int_handler:
             stop()
 
@@ -42,5 +42,5 @@ def uninterrupted(stop: Callable[[], None] | None = None) -> Iterator[None]:
                     signal.signal(number, note)
             yield
     finally:
-        for told, frame in came:
-            handlers[told](told, frame)
+        for number, frame in received:
+            handlers[number](number, frame)

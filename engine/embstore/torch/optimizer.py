@@ -85,7 +85,7 @@ class Optimizer(torch.optim.Optimizer):
         Shards in other processes are asked for it before the first step and after a restore.
         """
         return max(
-            self._global_step, *(rows.variable.internals.applies() for rows in self._all_rows())
+            self._global_step, *(rows.variable.internals.apply_count() for rows in self._all_rows())
         )
 
     @global_step.setter
@@ -267,7 +267,7 @@ class Optimizer(torch.optim.Optimizer):
         variable = rows.variable
         is_unchanged = variable.internals.rate_changes == self._seen_rate_changes.get(rows)
         if not is_unchanged or not variable.internals.is_remote:
-            self._global_step = max(self._global_step, variable.internals.applies())
+            self._global_step = max(self._global_step, variable.internals.apply_count())
         if rate != self._applied_rates[rows]:
             self._applied_rates[rows] = variable.learning_rate = rate
         elif not is_unchanged:

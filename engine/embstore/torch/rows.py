@@ -359,21 +359,21 @@ def apply_all(
     ]
     attempts = Attempts()
     if steps:
-        with attempts.one():
+        with attempts.attempt():
             apply_together(steps, global_step)
     on_cpu: list[tuple[EmbeddingVariable, GradientPart]] = []
     for variable, part in updates:
         if part.ids.is_cpu:
-            with attempts.one():
+            with attempts.attempt():
                 if variable.internals.table is None:
                     part = part.spread_to_ids()
                 on_cpu.append((variable, part.resolved(variable.name)))
     if on_cpu and skip is not None and bool(skip):
         for variable, _ in on_cpu:
-            with attempts.one():
+            with attempts.attempt():
                 variable.internals.count_skipped_apply()
     else:
-        with attempts.one():
+        with attempts.attempt():
             apply_bags(
                 [variable for variable, _ in on_cpu],
                 [part.ids.numpy() for _, part in on_cpu],
@@ -381,7 +381,7 @@ def apply_all(
                 [None if part.bags is None else part.bags.for_core(part.ids) for _, part in on_cpu],
                 global_step,
             )
-    attempts.end()
+    attempts.raise_first()
 
 
 def _step_on_gpu(variable: EmbeddingVariable, part: GradientPart, skip: Tensor | None) -> ApplyStep:

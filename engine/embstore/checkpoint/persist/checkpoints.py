@@ -144,10 +144,10 @@ class CheckpointDirectory:
         except BaseException:
             listing = Attempts()
             for number, removed in taken_off.items():
-                with listing.one():
+                with listing.attempt():
                     if is_held(bytes.fromhex(Manifest.read(removed).save_id)):
                         self._list_again(number, removed)
-            listing.end()
+            listing.raise_first()
             raise
         finally:
             for removed in taken_off.values():

@@ -22,7 +22,7 @@ from embstore.cluster.rows.heartbeat import Heartbeat
 from embstore.cluster.rows.pushes import Pushes, PushPart, PushRules, Refusals
 from embstore.cluster.rows.wire import Outcome, PartHead, Request, RequestHead
 from embstore.errors import ClosedError, EmbStoreError
-from embstore.table.several_shards import GradientPart, counts, look_up_together
+from embstore.table.several_shards import GradientPart, ids_per_part, look_up_together
 from embstore.table.shard import LocalShard
 
 __all__ = ["RowServer"]
@@ -131,12 +131,12 @@ class _Batches(NamedTuple):
 
     def gradients(self) -> list[GradientPart]:
         gradient_parts = []
-        counted = counts(self.id_begins, self.occurrences)
+        id_counts = ids_per_part(self.id_begins, self.occurrences)
         for part, (begin, end) in enumerate(pairwise(self.id_begins)):
             occurrences = None if self.occurrences is None else self.occurrences[begin:end]
             rows = self.rows_of(part).reshape(end - begin, self.heads[part].dim)
             gradient_parts.append(
-                GradientPart(self.ids[begin:end], rows, occurrences, counted[part])
+                GradientPart(self.ids[begin:end], rows, occurrences, id_counts[part])
             )
         return gradient_parts
 
