@@ -515,7 +515,7 @@ class EmbeddingVariableOption:
         if self.evict_option is not None:
             _check_kind("evict_option", self.evict_option, GlobalStepEvict, L2WeightEvict)
 
-    def least_to_stay(self, global_step: int) -> tuple[int | None, float | None]:
+    def eviction_limits(self, global_step: int) -> tuple[int | None, float | None]:
         """Returns the least version and the least ½·Σ weight² of rows that stay; None: no limit."""
         option = self.evict_option
         if isinstance(option, GlobalStepEvict) and option.steps_to_live is not None:

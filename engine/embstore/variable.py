@@ -638,7 +638,7 @@ class EmbeddingVariable:
         self.internals.refuse_if_forked()
         with self.internals.checkpointing:
             self.total_count()  # raises if the variable is closed, even if nothing is to be evicted
-            return self.internals.evict(*self._option.least_to_stay(step))
+            return self.internals.evict(*self._option.eviction_limits(step))
 
     def drain(self) -> None:
         """Returns when every tier is within its capacity and no row is being moved."""

@@ -88,10 +88,10 @@ def test_a_push_without_ids_leaves_the_gradients_of_another_tables_push_alone(ho
     with served(1, PushRules()) as there:
         first, second = there.many_of_worker(0, 2)
         second.apply_gradients(ids, ones)
-        (push,) = first._updates(UniqueKeys(ids, 1), ones)
+        (push,) = first._update_parts(UniqueKeys(ids, 1), ones)
         server = push.shard.server
         assert server.prepare([push]).wait() == [None]
-        (empty,) = second._updates(UniqueKeys(ids[:0], 1), ones[:0])
+        (empty,) = second._update_parts(UniqueKeys(ids[:0], 1), ones[:0])
         if how == "apply":
             assert server.apply([empty], None).wait() == [None]
         else:

@@ -147,7 +147,7 @@ def test_a_worker_that_dies_in_the_middle_of_an_asynchronous_push_blocks_no_othe
         workers = [variable.of_worker(worker) for worker in range(2)]
         dead, living = workers[dies], workers[1 - dies]
         ids = np.arange(2000)  # near the capacity, where a shard holds one push at a time
-        left = dead._updates(UniqueKeys(ids, 2), one_row(1, ids.size))
+        left = dead._update_parts(UniqueKeys(ids, 2), one_row(1, ids.size))
         assert [part.shard.server.prepare([part]).wait() for part in left] == [[None], [None]]
         living.apply_gradients(ids + 5000, one_row(1, ids.size))
         es.save(tmp_path / "saved", [living], 1)  # waits until no push is prepared
@@ -191,7 +191,7 @@ def test_a_worker_that_gave_a_push_up_waits_until_the_others_have_ended_it() -> 
     with served(1, PushRules(workers=2)) as variable:
         workers = [variable.of_worker(worker) for worker in range(2)]
         before = workers[0].lookup(ids, train=True)
-        parts = [var._updates(UniqueKeys(ids, 1), grads)[0] for var in workers]
+        parts = [var._update_parts(UniqueKeys(ids, 1), grads)[0] for var in workers]
         waiting = [part.shard.server.prepare([part]) for part in parts]
         assert [later.wait() for later in waiting] == [[None], [None]]
         first, second = parts
@@ -211,11 +211,11 @@ def test_a_push_that_was_applied_stays_so_when_the_next_is_refused() -> None:
     ids, grads = np.array([1, 2]), one_row(1, 2)
     with served(1, PushRules(workers=2)) as variable:
         workers = [variable.of_worker(worker) for worker in range(2)]
-        first, second = (var._updates(UniqueKeys(ids, 1), grads)[0] for var in workers)
+        first, second = (var._update_parts(UniqueKeys(ids, 1), grads)[0] for var in workers)
         waiting = [part.shard.server.prepare([part]) for part in (first, second)]
         assert [later.wait() for later in waiting] == [[None], [None]]
         assert second.shard.server.commit([second], None).wait() == [None]
-        (interrupted,) = workers[1]._updates(UniqueKeys(ids, 1), grads)
+        (interrupted,) = workers[1]._update_parts(UniqueKeys(ids, 1), grads)
         interrupted.shard.server.abort([interrupted]).wait()
         # The first worker lost the answer.
         assert first.shard.server.prepare([first]).wait() == [None]
@@ -227,9 +227,9 @@ def test_a_push_that_was_refused_is_refused_again_whatever_was_refused_after_it(
     ids, grads = np.array([1, 2]), one_row(1, 2)
     with served(1, PushRules(workers=2)) as variable:
         workers = [variable.of_worker(worker) for worker in range(2)]
-        (lost,) = workers[0]._updates(UniqueKeys(ids, 1), grads)
+        (lost,) = workers[0]._update_parts(UniqueKeys(ids, 1), grads)
         for _ in range(2):
-            (interrupted,) = workers[1]._updates(UniqueKeys(ids, 1), grads)
+            (interrupted,) = workers[1]._update_parts(UniqueKeys(ids, 1), grads)
             interrupted.shard.server.abort([interrupted]).wait()
         (told,) = lost.shard.server.prepare([lost]).wait()
         assert "given up" in str(told)
@@ -238,7 +238,9 @@ def test_a_push_that_was_refused_is_refused_again_whatever_was_refused_after_it(
 def test_pushes_that_a_worker_skipped_are_refused() -> None:
     with served(1, PushRules()) as variable:
         var = variable.of_worker(0)
-        *lost, last = (var._updates(UniqueKeys(np.arange(4), 1), one_row(1, 4))[0] for _ in "123")
+        *lost, last = (
+            var._update_parts(UniqueKeys(np.arange(4), 1), one_row(1, 4))[0] for _ in "123"
+        )
         assert last.shard.server.prepare([last]).wait() == [None]
         for part in lost:
             (told,) = part.shard.server.prepare([part]).wait()
@@ -248,7 +250,7 @@ def test_pushes_that_a_worker_skipped_are_refused() -> None:
 def test_a_push_that_was_interrupted_is_given_up_by_the_next() -> None:
     with served(1, PushRules()) as variable:
         var = variable.of_worker(0)
-        (interrupted,) = var._updates(UniqueKeys(np.arange(4), 1), one_row(1, 4))
+        (interrupted,) = var._update_parts(UniqueKeys(np.arange(4), 1), one_row(1, 4))
         interrupted.shard.server.prepare([interrupted]).wait()
         var.apply_gradients([5], one_row(1))
         assert var.export()["keys"].tolist() == [5]

@@ -18,10 +18,10 @@ __all__ = [
     "PathLike",
     "check_variables",
     "checkpoint_locks",
+    "checkpoint_step",
     "directory_path",
-    "least_to_stay",
+    "eviction_limits",
     "saves_waiting_keys",
-    "step_of",
 ]
 
 PathLike: TypeAlias = "str | os.PathLike[str]"
@@ -67,17 +67,18 @@ def checkpoint_locks(variables: Sequence[EmbeddingVariable]) -> Iterator[None]:
         yield
 
 
-def least_to_stay(
+def eviction_limits(
     variable: EmbeddingVariable, global_step: int | None
 ) -> tuple[int | None, float | None]:
     """Returns the limits below which a checkpoint evicts rows, as
-    `EmbeddingVariableOption.least_to_stay` does. None: the step is the variable's count of applies.
+    `EmbeddingVariableOption.eviction_limits` does. None: the step is the variable's count of
+    applies.
     """
     step = variable.internals.apply_count() if global_step is None else global_step
-    return variable.ev_option.least_to_stay(step)
+    return variable.ev_option.eviction_limits(step)
 
 
-def step_of(variables: Sequence[EmbeddingVariable], global_step: int | None) -> int:
+def checkpoint_step(variables: Sequence[EmbeddingVariable], global_step: int | None) -> int:
     """Returns the step of a checkpoint: global_step, or the largest count of applies if None."""
     if global_step is not None:
         return global_step

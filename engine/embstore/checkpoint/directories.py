@@ -21,11 +21,11 @@ from embstore.files import make_directory, opened, reading_from, rename, sync, w
 
 __all__ = [
     "LOCK_NAME",
-    "entries",
     "lock_directory",
     "newest_full",
-    "number_of",
-    "numbered",
+    "number_in_name",
+    "numbered_directories",
+    "numbered_entries",
     "only_incremental",
     "publishing",
     "reading",
@@ -52,12 +52,13 @@ def only_incremental(path: Path) -> Path:
 
 
 def _newest(
-    path: Path, wanted: re.Pattern[str], other: re.Pattern[str], told_of_other: str
+    path: Path, pattern: re.Pattern[str], other_pattern: re.Pattern[str], error_if_other: str
 ) -> Path:
-    saves = numbered(path, wanted)
+    saves = numbered_directories(path, pattern)
     if saves:
         return saves[-1]
-    raise CheckpointError(f"{path}: {told_of_other if numbered(path, other) else 'holds no save'}")
+    has_other = numbered_directories(path, other_pattern)
+    raise CheckpointError(f"{path}: {error_if_other if has_other else 'holds no save'}")
 
 
 @contextlib.contextmanager
@@ -78,8 +79,8 @@ def _publish(path: Path, kind: str) -> Iterator[tuple[Path, Callable[[], None]]]
     for entry in path.iterdir():  # leftovers, as this process holds the lock
         if _UNFINISHED.fullmatch(entry.name):
             shutil.rmtree(entry)
-    older = numbered(path, _FULL)
-    number = number_of(older[-1]) + 1 if older else 1
+    older = numbered_directories(path, _FULL)
+    number = number_in_name(older[-1]) + 1 if older else 1
     unfinished = path / f".{kind}-{number:08}.unfinished"
     finished = path / f"{kind}-{number:08}"
     published = False
@@ -152,26 +153,30 @@ def reading_newest_full(path: Path) -> Iterator[Path]:
 
 
 def _check_kind(path: Path, *, incremental: bool) -> None:
-    increments = numbered(path, _INCREMENTAL)
-    if increments or (incremental and numbered(path, _FULL)):
+    increments = numbered_directories(path, _INCREMENTAL)
+    if increments or (incremental and numbered_directories(path, _FULL)):
         held = "an incremental save" if increments else "a full save"
         raise InvalidArgumentError(
             f"path: {path} holds {held}, which must not be lost; give this save another directory"
         )
 
 
-def number_of(directory: Path) -> int:
+def number_in_name(directory: Path) -> int:
     return int(directory.name.partition("-")[2])
 
 
-def numbered(path: Path, pattern: re.Pattern[str], *, may_be_missing: bool = False) -> list[Path]:
+def numbered_directories(
+    path: Path, pattern: re.Pattern[str], *, may_be_missing: bool = False
+) -> list[Path]:
     """Returns the directories in `path` whose name matches, ordered by number."""
-    found = entries(path, pattern, may_be_missing=may_be_missing)
+    found = numbered_entries(path, pattern, may_be_missing=may_be_missing)
     with reading_from(path):
         return [entry for entry in found if entry.is_dir()]
 
 
-def entries(path: Path, pattern: re.Pattern[str], *, may_be_missing: bool = False) -> list[Path]:
+def numbered_entries(
+    path: Path, pattern: re.Pattern[str], *, may_be_missing: bool = False
+) -> list[Path]:
     """Returns the entries of `path` whose name matches, ordered by number. Raises CheckpointError
     if `path` is missing, unless may_be_missing, or is a file.
     """
@@ -184,7 +189,7 @@ def entries(path: Path, pattern: re.Pattern[str], *, may_be_missing: bool = Fals
         raise CheckpointError(f"{path}: there is no such directory") from None
     except NotADirectoryError:
         raise CheckpointError(f"{path}: is a file, not a directory of saves") from None
-    return sorted(found, key=number_of)
+    return sorted(found, key=number_in_name)
 
 
 @contextlib.contextmanager
@@ -196,11 +201,11 @@ def _locked(path: Path) -> Iterator[None]:
         lock.release()
 
 
-def lock_directory(path: Path, why_not: str = "another save to it is under way") -> PathLock:
+def lock_directory(path: Path, reason: str = "another save to it is under way") -> PathLock:
     """Locks `path` against other saves until the lock is released or the process ends. Raises
     InUseError.
     """
     try:
         return PathLock(str(path / LOCK_NAME), str(path))
     except InUseError:
-        raise InUseError(f"{path}: {why_not}") from None
+        raise InUseError(f"{path}: {reason}") from None

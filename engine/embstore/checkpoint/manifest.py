@@ -9,14 +9,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from embstore.checkpoint.checksummed import checksummed, is_as_written
+from embstore.checkpoint.checksummed import checksummed, has_valid_checksum
 from embstore.errors import CheckpointError
 from embstore.files import read_file, reading_from
 
 if TYPE_CHECKING:
     from embstore.optimizers import Optimizer
 
-__all__ = ["COUNTED", "FILE_FACTS", "FileEntry", "Manifest", "OptimizerEntry", "VariableEntry"]
+__all__ = [
+    "FILE_FIELDS",
+    "STATE_FIELDS",
+    "FileEntry",
+    "Manifest",
+    "OptimizerEntry",
+    "VariableEntry",
+]
 
 FILE_NAME = "manifest.json"
 FORMAT = "embstore checkpoint"
@@ -42,9 +49,9 @@ class FileEntry:
 
 
 # The fields that both the writer of a file and its verification report.
-FILE_FACTS = ("size", "checksum", "rows", "removed_keys", "waiting_keys", "sketches")
+FILE_FIELDS = ("size", "checksum", "rows", "removed_keys", "waiting_keys", "sketches")
 # The fields of the shard's state.
-COUNTED = ("apply_count", "beta1_power", "beta2_power")
+STATE_FIELDS = ("apply_count", "beta1_power", "beta2_power")
 
 
 @dataclass(frozen=True)
@@ -54,7 +61,7 @@ class OptimizerEntry:
     params: Mapping[str, float]
 
     @staticmethod
-    def of(optimizer: Optimizer | None) -> OptimizerEntry | None:
+    def from_optimizer(optimizer: Optimizer | None) -> OptimizerEntry | None:
         if optimizer is None:
             return None
         return OptimizerEntry(optimizer.name, optimizer.slots, optimizer.params())
@@ -110,7 +117,7 @@ class Manifest:
                     f"versions {READ_VERSIONS[0]} to {READ_VERSIONS[-1]}"
                 )
             del fields["checksum"]
-            if not is_as_written(text):
+            if not has_valid_checksum(text):
                 raise ValueError
             manifest = _manifest(fields, version)
             bytes.fromhex(manifest.save_id)
@@ -140,8 +147,8 @@ def _variable(fields: dict[str, Any], version: int) -> VariableEntry:
     if version == 1:
         fields["learning_rate"] = None
     if version < 3:  # these had the counts of the first shard alone
-        counted = {name: fields.pop(name) for name in COUNTED}
-        fields["files"] = [{**file, **counted} for file in fields["files"]]
+        state_fields = {name: fields.pop(name) for name in STATE_FIELDS}
+        fields["files"] = [{**file, **state_fields} for file in fields["files"]]
     optimizer = fields.pop("optimizer")
     if optimizer is not None:
         optimizer = OptimizerEntry(**{**optimizer, "slots": tuple(optimizer["slots"])})

@@ -14,14 +14,14 @@ from embstore.checkpoint.arguments import (
     saves_waiting_keys,
 )
 from embstore.checkpoint.directories import only_incremental, reading_newest_full
-from embstore.checkpoint.persist.earlier_runs import refuse_awaiting
+from embstore.checkpoint.persist.earlier_runs import check_none_awaits_restore
 from embstore.checkpoint.restore_plan import RestorePlan, SaveOnMedium, plan_restore
 from embstore.errors import InvalidArgumentError
 from embstore.table import checks
 from embstore.table.uninterrupted import uninterrupted
 from embstore.variable import EmbeddingVariable
 
-__all__ = ["carry_out", "planned_restore", "plans_of", "restore"]
+__all__ = ["carry_out", "plan_restores", "planned_restore", "restore"]
 
 
 def restore(
@@ -66,7 +66,7 @@ def planned_restore(
     with reading_newest_full(directory_path(path)) as full:
         saves = [SaveOnMedium.open(full)]
         saves += [SaveOnMedium.open(only_incremental(increment)) for increment in increments]
-        plans = plans_of(saves, variables)
+        plans = plan_restores(saves, variables)
 
         def restored() -> int:
             carry_out(plans)
@@ -75,14 +75,14 @@ def planned_restore(
         yield restored
 
 
-def plans_of(
+def plan_restores(
     saves: list[SaveOnMedium], variables: Sequence[EmbeddingVariable]
 ) -> list[RestorePlan]:
     """Returns each variable's plan to restore it from a full save and the incremental saves that
     followed it, in order.
     """
     waiting_keys = saves_waiting_keys()
-    refuse_awaiting(variables)
+    check_none_awaits_restore(variables)
     return [plan_restore(variable, saves, waiting_keys) for variable in variables]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from embstore import _core
 from embstore.checkpoint.manifest import (
-    FILE_FACTS,
+    FILE_FIELDS,
     FileEntry,
     Manifest,
     OptimizerEntry,
@@ -202,16 +202,16 @@ def _verified(
 ) -> dict[str, Any]:
     path = save.directory / file.name
     found = _core.verify_rows(str(path), partition_count)
-    wanted = {
+    expected = {
         "save_id": bytes.fromhex(save.manifest.save_id),
         "dim": entry.dim,
         "slot_count": len(entry.optimizer.slots) if entry.optimizer else 0,
         "partition": partition,
         "partition_count": entry.partition_num,
         "incremental": save.manifest.kind == "incremental",
-        **{field: getattr(file, field) for field in FILE_FACTS},
+        **{field: getattr(file, field) for field in FILE_FIELDS},
     }
-    for field, value in wanted.items():
+    for field, value in expected.items():
         if found[field] != value:
             raise CheckpointError(
                 f"{path}: isn't the file that the manifest beside it describes: its {field} differs"
@@ -231,13 +231,13 @@ def _check_optimizer(
     ):
         return
     raise CheckpointError(
-        f"{save.directory}: {name} was saved with {_described(saved)}, but has "
-        f"{_described(OptimizerEntry.of(optimizer))} now; restore it with the optimizer "
+        f"{save.directory}: {name} was saved with {_describe(saved)}, but has "
+        f"{_describe(OptimizerEntry.from_optimizer(optimizer))} now; restore it with the optimizer "
         "that it was saved with, or without one for look-ups alone"
     )
 
 
-def _described(optimizer: OptimizerEntry | None) -> str:
+def _describe(optimizer: OptimizerEntry | None) -> str:
     if optimizer is None:
         return "no optimizer"
     return f"{optimizer.name} (slots: {', '.join(optimizer.slots) or 'none'})"
@@ -275,42 +275,48 @@ def check_room_of_successor(
     before, after = (1 + len(rule.slots) if rule else 1 for rule in (variable.optimizer, optimizer))
     if before != after and variable.ev_option.storage_option.durability is not None:
         return  # in a pool a row's size isn't a number of blocks; the restore itself checks
-    rooms = [_capacity_rows(shard, before, after) for shard in variable.internals.shards]
-    bound = _rows_by_partition(verified)
-    if not _fit(bound, rooms):
-        raise _store_full(variable, bound, rooms)
+    capacities = [_capacity_rows(shard, before, after) for shard in variable.internals.shards]
+    row_counts = _rows_by_partition(verified)
+    if not _fit(row_counts, capacities):
+        raise _store_full(variable, row_counts, capacities)
 
 
-def _check_room(variable: EmbeddingVariable, bound: list[int], files: list[list[str]]) -> None:
-    rooms = [_capacity_rows(shard) for shard in variable.internals.shards]
+def _check_room(variable: EmbeddingVariable, row_counts: list[int], files: list[list[str]]) -> None:
+    capacities = [_capacity_rows(shard) for shard in variable.internals.shards]
     # Several saves may have the same rows: only if the sum doesn't fit, the files are read to count
     # distinct rows.
-    if _fit(bound, rooms) or (
-        len(files) > 1 and _fit(bound := _core.count_rows(files, len(rooms)), rooms)
+    if _fit(row_counts, capacities) or (
+        len(files) > 1 and _fit(row_counts := _core.count_rows(files, len(capacities)), capacities)
     ):
         return
-    raise _store_full(variable, bound, rooms)
+    raise _store_full(variable, row_counts, capacities)
 
 
 def _rows_by_partition(verified: Sequence[dict[str, Any]]) -> list[int]:
-    of_files = [file["rows_by_partition"] for file in verified]
-    return [sum(rows) for rows in zip(*of_files, strict=True)]
+    counts_per_file = [file["rows_by_partition"] for file in verified]
+    return [sum(rows) for rows in zip(*counts_per_file, strict=True)]
 
 
-def _fit(rows: list[int], rooms: list[int | None]) -> bool:
-    return all(room is None or n <= room for n, room in zip(rows, rooms, strict=True))
+def _fit(rows: list[int], capacities: list[int | None]) -> bool:
+    return all(
+        capacity is None or n <= capacity for n, capacity in zip(rows, capacities, strict=True)
+    )
 
 
 def _store_full(
-    variable: EmbeddingVariable, bound: list[int], rooms: list[int | None]
+    variable: EmbeddingVariable, row_counts: list[int], capacities: list[int | None]
 ) -> StoreFullError:
-    rows, room = max(
-        ((n, room) for n, room in zip(bound, rooms, strict=True) if room is not None),
+    rows, capacity = max(
+        (
+            (n, capacity)
+            for n, capacity in zip(row_counts, capacities, strict=True)
+            if capacity is not None
+        ),
         key=lambda pair: pair[0] - pair[1],
     )
     return StoreFullError(
-        f"{variable.name}: the checkpoint has {rows} rows for a partition whose tiers hold {room}; "
-        "raise storage_size"
+        f"{variable.name}: the checkpoint has {rows} rows for a partition whose tiers hold "
+        f"{capacity}; raise storage_size"
     )
 
 

@@ -18,13 +18,13 @@ from embstore.checkpoint.arguments import (
     PathLike,
     check_variables,
     checkpoint_locks,
+    checkpoint_step,
     directory_path,
     saves_waiting_keys,
-    step_of,
 )
 from embstore.checkpoint.directories import publishing
 from embstore.checkpoint.manifest import Manifest
-from embstore.checkpoint.persist.earlier_runs import refuse_awaiting
+from embstore.checkpoint.persist.earlier_runs import check_none_awaits_restore
 from embstore.checkpoint.save_job import SaveJob
 from embstore.errors import EmbStoreError, InvalidArgumentError
 from embstore.table import checks
@@ -123,7 +123,7 @@ def _save(
         skip_damaged=checks.choice("on_damage", on_damage, ("raise", "skip")) == "skip",
     )
     with checkpoint_locks(chosen):
-        refuse_awaiting(chosen)
+        check_none_awaits_restore(chosen)
         if incremental:
             for variable in chosen:
                 if variable.internals.last_save is None:
@@ -139,7 +139,7 @@ def _save(
             Manifest(
                 save_id=job.save_id,
                 kind="incremental" if incremental else "full",
-                global_step=step_of(chosen, global_step),
+                global_step=checkpoint_step(chosen, global_step),
                 variables=tuple(entry for entry, _ in saved),
             ).write(directory)
             publish()

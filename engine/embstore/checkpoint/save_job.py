@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from embstore.checkpoint.arguments import least_to_stay
+from embstore.checkpoint.arguments import eviction_limits
 from embstore.checkpoint.manifest import VariableEntry
 from embstore.checkpoint.variable_entry import variable_entry
 from embstore.table.internals import between_batches
@@ -101,11 +101,11 @@ class SaveJob:
                 shard.save(request, waiting_keys=self.waiting_keys, skip_damaged=self.skip_damaged)
                 for shard, request in zip(variable.internals.shards, requests, strict=True)
             ]
-            variable.internals.forget_evicted(*least_to_stay(variable, self.global_step))
+            variable.internals.forget_evicted(*eviction_limits(variable, self.global_step))
             return parts
 
     def _requests(self, variable: EmbeddingVariable, paths: Sequence[str]) -> list[SaveRequest]:
-        least_version, least_half_square = least_to_stay(variable, self.global_step)
+        least_version, least_half_square = eviction_limits(variable, self.global_step)
         return [
             SaveRequest(
                 path,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from embstore.checkpoint.manifest import (
-    COUNTED,
-    FILE_FACTS,
+    FILE_FIELDS,
+    STATE_FIELDS,
     FileEntry,
     OptimizerEntry,
     VariableEntry,
@@ -29,7 +29,7 @@ def variable_entry(
     return VariableEntry(
         name=variable.name,
         dim=variable.dim,
-        optimizer=OptimizerEntry.of(variable.optimizer),
+        optimizer=OptimizerEntry.from_optimizer(variable.optimizer),
         learning_rate=None if variable.optimizer is None else states[0].learning_rate,
         clock=max(state.clock for state in states),
         follows=follows,
@@ -37,8 +37,8 @@ def variable_entry(
         files=tuple(
             FileEntry(
                 name,
-                **{fact: getattr(part, fact) for fact in FILE_FACTS},
-                **{count: getattr(part.state, count) for count in COUNTED},
+                **{fact: getattr(part, fact) for fact in FILE_FIELDS},
+                **{count: getattr(part.state, count) for count in STATE_FIELDS},
             )
             for name, part in files
         ),
@@ -59,7 +59,7 @@ def saved_states(variable: EmbeddingVariable, entry: VariableEntry) -> list[Shar
         files = (max(files, key=lambda file: file.apply_count),) * shards
     return [
         ShardState(
-            **{name: getattr(file, name) for name in COUNTED},
+            **{name: getattr(file, name) for name in STATE_FIELDS},
             learning_rate=learning_rate,
             clock=entry.clock,
         )

@@ -20,7 +20,7 @@ import numpy as np
 
 from embstore.checkpoint.arguments import checkpoint_locks, saves_waiting_keys
 from embstore.checkpoint.manifest import Manifest
-from embstore.checkpoint.persist.earlier_runs import refuse_awaiting
+from embstore.checkpoint.persist.earlier_runs import check_none_awaits_restore
 from embstore.checkpoint.restore_plan import (
     SaveOnMedium,
     check_room_of_successor,
@@ -187,7 +187,7 @@ def _write(table: Table, directory: Path) -> None:
     step = variable.internals.apply_count()
     job = SaveJob(uuid.uuid4().hex, step, False, saves_waiting_keys(), skip_damaged=False)
     with checkpoint_locks([variable]):
-        refuse_awaiting([variable])
+        check_none_awaits_restore([variable])
         entry, _ = job.write(variable, directory, 0)
     Manifest(job.save_id, "full", step, (entry,)).write(directory)
 

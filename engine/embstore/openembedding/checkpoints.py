@@ -13,7 +13,7 @@ from embstore.checkpoint.directories import reading_newest_full
 from embstore.checkpoint.persist import persisting
 from embstore.checkpoint.persist.checkpoints import checkpoint_path, listed_numbers
 from embstore.checkpoint.persist.writer import writer_of
-from embstore.checkpoint.restore import carry_out, plans_of
+from embstore.checkpoint.restore import carry_out, plan_restores
 from embstore.checkpoint.restore_plan import RestorePlan, SaveOnMedium
 from embstore.checkpoint.save import save
 from embstore.errors import CheckpointError, InvalidArgumentError
@@ -62,7 +62,7 @@ def load_server_model(model: Any, filepath: PathLike) -> None:
     """
     tables = variables(model)
     with reading_newest_full(_folder(filepath)) as full:
-        plans = plans_of([_with_names_of(tables, SaveOnMedium.open(full))], tables)
+        plans = plan_restores([_with_names_of(tables, SaveOnMedium.open(full))], tables)
         for layer, plan in zip(embeddings(model), plans, strict=True):
             _check_vocabulary(layer, plan)
         with checkpoint_locks(tables):

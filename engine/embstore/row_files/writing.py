@@ -11,7 +11,7 @@ import numpy as np
 
 from embstore._core import PathLock
 from embstore.checkpoint.arguments import PathLike, directory_path
-from embstore.checkpoint.persist.earlier_runs import refuse_awaiting
+from embstore.checkpoint.persist.earlier_runs import check_none_awaits_restore
 from embstore.errors import InUseError, StorageError
 from embstore.files import make_directory, sync, writing_to
 from embstore.row_files import parquet, safetensors
@@ -56,7 +56,7 @@ def write_rows(
     and DamagedRowsError.
     """
     variable = check_variable(variable)
-    refuse_awaiting([variable])
+    check_none_awaits_restore([variable])
     write = _WRITERS[checks.choice("file_format", file_format, list(_WRITERS))]
     most = checks.integer("rows_a_file", rows_a_file, at_least=1)
     chunks = variable.export_in_chunks(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from embstore.checkpoint.persist.earlier_runs import discard_unlisted, refuse_earlier_run
+from embstore.checkpoint.persist.earlier_runs import check_no_earlier_run, discard_unlisted
 from embstore.devices.device_table import DeviceTable, tabulate
 from embstore.errors import EmbStoreError
 from embstore.gpu.choice import chosen_gpu
@@ -84,7 +84,7 @@ def make_variable(
             if discards_unlisted:
                 discard_unlisted(variable)
             if not request.restores:
-                refuse_earlier_run(variable)
+                check_no_earlier_run(variable)
         return variable
     except BaseException:
         for shard in shards:

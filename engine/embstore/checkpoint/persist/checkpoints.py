@@ -17,8 +17,8 @@ from pathlib import Path
 from embstore.checkpoint.directories import (
     LOCK_NAME,
     lock_directory,
-    number_of,
-    numbered,
+    number_in_name,
+    numbered_directories,
 )
 from embstore.checkpoint.manifest import Manifest
 from embstore.errors import CheckpointError
@@ -40,7 +40,10 @@ _UNFINISHED = re.compile(r"\.checkpoint-(\d{8,})\.(unfinished|removed)")
 
 def listed_numbers(path: Path) -> list[int]:
     """Returns the numbers of the durable checkpoints, ascending; none if `path` is missing."""
-    return [number_of(entry) for entry in numbered(path, _CHECKPOINT, may_be_missing=True)]
+    return [
+        number_in_name(entry)
+        for entry in numbered_directories(path, _CHECKPOINT, may_be_missing=True)
+    ]
 
 
 def listed_ids(path: Path) -> set[bytes]:
@@ -70,15 +73,15 @@ def checkpoint_path(path: Path, number: int | None) -> Path:
     """Returns the directory of a checkpoint; None: of the newest. Raises CheckpointError if there
     is none.
     """
-    found = numbered(path, _CHECKPOINT)
+    found = numbered_directories(path, _CHECKPOINT)
     if not found:
         raise CheckpointError(f"{path}: lists no checkpoint that is durable")
     if number is None:
         return found[-1]
     for entry in found:
-        if number_of(entry) == number:
+        if number_in_name(entry) == number:
             return entry
-    listed = ", ".join(str(number_of(entry)) for entry in found)
+    listed = ", ".join(str(number_in_name(entry)) for entry in found)
     raise CheckpointError(f"{path}: has no checkpoint {number}, only {listed}")
 
 
@@ -135,7 +138,7 @@ class CheckpointDirectory:
         succeeds. If it fails, newer ones are listed again if is_held(id) says that the pools still
         have them.
         """
-        newer = [n for n in listed_numbers(self.path) if n > number_of(checkpoint)]
+        newer = [n for n in listed_numbers(self.path) if n > number_in_name(checkpoint)]
         taken_off: dict[int, Path] = {}
         try:
             for number in newer:

@@ -19,17 +19,17 @@ from embstore.table.shard import Shard
 from embstore.variable import EmbeddingVariable
 
 __all__ = [
-    "begun_for",
+    "check_no_earlier_run",
+    "check_none_awaits_restore",
+    "directory_of_begun_checkpoints",
     "discard_unlisted",
-    "refuse_awaiting",
-    "refuse_earlier_run",
-    "waiting_shards",
+    "shards_awaiting_restore",
 ]
 
 
-def refuse_earlier_run(variable: EmbeddingVariable) -> None:
+def check_no_earlier_run(variable: EmbeddingVariable) -> None:
     """Raises StorageError if a pool of the variable has checkpoints of an earlier run."""
-    if not waiting_shards(variable):
+    if not shards_awaiting_restore(variable):
         return
     tiers = variable.ev_option.storage_option.tiers()
     place = next(tier.path for tier in tiers if tier.kind is TierKind.PMEM_POOL)
@@ -40,17 +40,17 @@ def refuse_earlier_run(variable: EmbeddingVariable) -> None:
     )
 
 
-def refuse_awaiting(variables: Iterable[EmbeddingVariable]) -> None:
+def check_none_awaits_restore(variables: Iterable[EmbeddingVariable]) -> None:
     """Raises StorageError if a variable awaits its restore: a save of it would have no rows."""
     for variable in variables:
-        if waiting_shards(variable):
+        if shards_awaiting_restore(variable):
             raise StorageError(
                 f"variables: the pool of {variable.name} holds checkpoints of an earlier run; "
                 "take them over with restore_persisted(), or give them up with discard_persisted()"
             )
 
 
-def waiting_shards(variable: EmbeddingVariable) -> list[Shard]:
+def shards_awaiting_restore(variable: EmbeddingVariable) -> list[Shard]:
     """Returns the shards whose pools have checkpoints that were neither restored nor discarded."""
     if variable.ev_option.storage_option.durability is None:
         return []
@@ -59,15 +59,15 @@ def waiting_shards(variable: EmbeddingVariable) -> list[Shard]:
 
 def discard_unlisted(variable: EmbeddingVariable) -> None:
     """Discards the checkpoints in the variable's pools, if none of them was ever listed."""
-    waiting = waiting_shards(variable)
-    begun = begun_for(waiting)
+    waiting = shards_awaiting_restore(variable)
+    begun = directory_of_begun_checkpoints(waiting)
     if begun is None or listed_numbers(begun):
         return
     for shard in waiting:
         shard.discard_persisted()
 
 
-def begun_for(waiting: list[Shard]) -> Path | None:
+def directory_of_begun_checkpoints(waiting: list[Shard]) -> Path | None:
     """Returns the one directory that all checkpoints of these shards' pools were begun for, if none
     of them has counted. Returns None if that isn't certain, or the directory doesn't exist.
     """

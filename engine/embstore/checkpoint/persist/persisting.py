@@ -18,13 +18,13 @@ from embstore.checkpoint.arguments import (
     PathLike,
     check_variables,
     checkpoint_locks,
+    checkpoint_step,
     directory_path,
-    least_to_stay,
+    eviction_limits,
     saves_waiting_keys,
-    step_of,
 )
 from embstore.checkpoint.persist.checkpoints import checkpoint_path, listed_numbers
-from embstore.checkpoint.persist.earlier_runs import waiting_shards
+from embstore.checkpoint.persist.earlier_runs import shards_awaiting_restore
 from embstore.checkpoint.persist.restore_plan import plan_restore_persisted
 from embstore.checkpoint.persist.writer import PersistWriter, finish_persists, writer_of
 from embstore.checkpoint.restore_plan import SaveOnMedium
@@ -97,11 +97,11 @@ def make_checkpoint(
     """Makes a checkpoint as `persist` does. counts_when_listed: False: the checkpoint counts only
     once `confirm_checkpoint` is called; until then, pools that have no other may discard it.
     """
-    chosen = _durable(variables)
+    chosen = _check_durable(variables)
     window = checks.integer(
         "persist_pending_window", persist_pending_window, at_least=0, at_most=MAX_PENDING
     )
-    kept = checks.integer("keep", keep, at_least=1, at_most=MAX_KEPT)
+    keep_count = checks.integer("keep", keep, at_least=1, at_most=MAX_KEPT)
     if global_step is not None:
         global_step = checks.integer("global_step", global_step, at_least=0)
     waiting_keys = saves_waiting_keys()
@@ -109,11 +109,11 @@ def make_checkpoint(
     with checkpoint_locks(chosen), PersistWriter.writing(chosen, directory) as writer:
         writer.wait_until_pending(max(window - 1, 0))
         for variable in chosen:
-            variable.internals.evict(*least_to_stay(variable, global_step))
-        step = step_of(chosen, global_step)
+            variable.internals.evict(*eviction_limits(variable, global_step))
+        step = checkpoint_step(chosen, global_step)
         with uninterrupted():  # a signal in between would leave the checkpoint pending for ever
             checkpoint = writer.begin(chosen, step, waiting_keys=waiting_keys)
-            pending = writer.submit(checkpoint, kept, counts_when_listed=counts_when_listed)
+            pending = writer.submit(checkpoint, keep_count, counts_when_listed=counts_when_listed)
     if window == 0:
         try:
             pending.result()
@@ -151,7 +151,7 @@ def should_persist(variables: Sequence[EmbeddingVariable]) -> bool:
     tier on SSD lies below a pool, also returns True when the pool runs out of places for changed
     rows, which only a checkpoint frees.
     """
-    shards = shards_of(_durable(variables))
+    shards = shards_of(_check_durable(variables))
     return any(shard.is_pool_short() for shard in shards) or all(
         shard.should_persist() for shard in shards
     )
@@ -176,7 +176,7 @@ def restore_persisted(
     variable is left empty. In that case all variables are empty, and take no rows until they are
     restored or discarded; all their checkpoints are still there.
     """
-    chosen = _durable(variables)
+    chosen = _check_durable(variables)
     if checkpoint_id is not None:
         checkpoint_id = checks.integer("checkpoint_id", checkpoint_id, at_least=0)
     with (
@@ -244,9 +244,9 @@ def discard_persisted(variables: Sequence[EmbeddingVariable]) -> None:
 
     Raises InvalidArgumentError for a variable whose pool has none.
     """
-    for variable in _durable(variables):
+    for variable in _check_durable(variables):
         with checkpoint_locks([variable]):
-            waiting = waiting_shards(variable)
+            waiting = shards_awaiting_restore(variable)
             if not waiting:
                 raise InvalidArgumentError(
                     f"variables: the pool of {variable.name} holds no checkpoint of an earlier run"
@@ -258,7 +258,7 @@ def discard_persisted(variables: Sequence[EmbeddingVariable]) -> None:
 # --- Arguments
 
 
-def _durable(variables: Sequence[EmbeddingVariable]) -> list[EmbeddingVariable]:
+def _check_durable(variables: Sequence[EmbeddingVariable]) -> list[EmbeddingVariable]:
     chosen = check_variables(variables)
     for variable in chosen:
         if variable.ev_option.storage_option.durability is None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from embstore.checkpoint.manifest import Manifest
 from embstore.checkpoint.persist.checkpoints import CheckpointDirectory, listed_ids, listed_numbers
-from embstore.checkpoint.persist.earlier_runs import refuse_awaiting
+from embstore.checkpoint.persist.earlier_runs import check_none_awaits_restore
 from embstore.checkpoint.save_job import quoted
 from embstore.checkpoint.variable_entry import variable_entry
 from embstore.errors import ClosedError, EmbStoreError, InvalidArgumentError
@@ -31,7 +31,7 @@ _log = logging.getLogger("embstore.checkpoint")
 
 
 @dataclass(frozen=True)
-class _Begun:
+class _BegunCheckpoint:
     """A checkpoint that the pools have begun."""
 
     number: int
@@ -96,17 +96,17 @@ class PersistWriter:
                 writer._refuse_unrelated_checkpoints(variables)
                 for shard in shards:
                     shard.note_begun_at(str(path))
-                writer._take(variables)
+                writer._adopt(variables)
             yield writer
             if restores:
                 writer._note_listed(shards)
-                writer._take(variables)
+                writer._adopt(variables)
         except BaseException:
             if writer.users == 0:
                 writer._close()
             raise
 
-    def _take(self, variables: list[EmbeddingVariable]) -> None:
+    def _adopt(self, variables: list[EmbeddingVariable]) -> None:
         for variable in variables:
             if writer_of(variable) is self:
                 continue
@@ -123,7 +123,7 @@ class PersistWriter:
                 raise
 
     def _refuse_unrelated_checkpoints(self, variables: list[EmbeddingVariable]) -> None:
-        refuse_awaiting(variables)
+        check_none_awaits_restore(variables)
         if listed_numbers(self.directory.path):
             names = ", ".join(variable.name for variable in variables)
             raise InvalidArgumentError(
@@ -139,10 +139,10 @@ class PersistWriter:
         """Raises InvalidArgumentError if a variable of the newest checkpoint is missing: its last
         checkpoint would be dropped when the next one is durable.
         """
-        if left_out := self._missing_variables(variables):
+        if missing := self._missing_variables(variables):
             raise InvalidArgumentError(
                 f"variables: the newest checkpoint in {self.directory.path} has "
-                f"{', '.join(left_out)} too; persist all of them together each time, or give "
+                f"{', '.join(missing)} too; persist all of them together each time, or give "
                 "another directory"
             )
 
@@ -157,15 +157,15 @@ class PersistWriter:
         with self.mutex:
             return not all(future.done() for future in self.pending)
 
-    def wait_until_pending(self, most: int) -> None:
-        """Waits until at most `most` checkpoints are pending. Raises the error that an earlier one
-        met in the background.
+    def wait_until_pending(self, max_pending: int) -> None:
+        """Waits until at most `max_pending` checkpoints are pending. Raises the error that an
+        earlier one met in the background.
         """
         while True:
             with self.mutex:
                 done = [future for future in self.pending if future.done()]
                 self.pending = [future for future in self.pending if not future.done()]
-                waiting = self.pending[0] if len(self.pending) > most else None
+                waiting = self.pending[0] if len(self.pending) > max_pending else None
             for future in done:
                 future.result()
             if waiting is None:
@@ -173,17 +173,19 @@ class PersistWriter:
             with contextlib.suppress(Exception):  # the next round raises the error
                 waiting.result()
 
-    def begin(self, variables: list[EmbeddingVariable], step: int, *, waiting_keys: bool) -> _Begun:
+    def begin(
+        self, variables: list[EmbeddingVariable], step: int, *, waiting_keys: bool
+    ) -> _BegunCheckpoint:
         number, unfinished = self.directory.begin()
         checkpoint_id = uuid.uuid4().bytes
         parts: list[tuple[Shard, int]] = []
         try:
             entries = []
             with between_batches(variables):
-                for place, variable in enumerate(variables):
+                for index, variable in enumerate(variables):
                     files: list[tuple[str, BegunShard]] = []
                     for partition, shard in enumerate(variable.internals.shards):
-                        name = f"{quoted(variable.name)}-{place}.{partition}.state"
+                        name = f"{quoted(variable.name)}-{index}.{partition}.state"
                         begun = shard.begin_persist(
                             PersistRequest(
                                 str(unfinished / name),
@@ -205,9 +207,11 @@ class PersistWriter:
             save_id=checkpoint_id.hex(), kind="pool", global_step=step, variables=tuple(entries)
         )
         self.covered = frozenset(variable.name for variable in variables)
-        return _Begun(number, checkpoint_id, unfinished, manifest, tuple(parts))
+        return _BegunCheckpoint(number, checkpoint_id, unfinished, manifest, tuple(parts))
 
-    def submit(self, checkpoint: _Begun, keep: int, *, counts_when_listed: bool) -> Future[None]:
+    def submit(
+        self, checkpoint: _BegunCheckpoint, keep: int, *, counts_when_listed: bool
+    ) -> Future[None]:
         """Finishes a checkpoint in the background. counts_when_listed: False: it counts only once
         `confirm` is called.
 
@@ -245,7 +249,7 @@ class PersistWriter:
             shard.note_listed_at(str(self.directory.path))
         self.has_counted = True
 
-    def _finish(self, checkpoint: _Begun, keep: int, counts_when_listed: bool) -> None:
+    def _finish(self, checkpoint: _BegunCheckpoint, keep: int, counts_when_listed: bool) -> None:
         try:
             for shard, number in checkpoint.parts:
                 shard.finish_persist(number, checkpoint.checkpoint_id)
@@ -316,13 +320,13 @@ def _sole_writer(path: Path, variables: list[EmbeddingVariable]) -> PersistWrite
     """Returns this process's writer for a directory, or None. Raises InvalidArgumentError if the
     writer has other variables than these.
     """
-    here = {v: writer for v, writer in list(_writers.items()) if writer.directory.path == path}
-    if others := sorted(variable.name for variable in here if variable not in variables):
+    users = {v: writer for v, writer in list(_writers.items()) if writer.directory.path == path}
+    if others := sorted(variable.name for variable in users if variable not in variables):
         raise InvalidArgumentError(
             f"variables: {', '.join(others)} of this process persist to {path}; give all "
             "variables of a checkpoint together, or another directory"
         )
-    return next(iter(here.values()), None)
+    return next(iter(users.values()), None)
 
 
 @contextlib.contextmanager

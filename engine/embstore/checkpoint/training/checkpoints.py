@@ -46,11 +46,13 @@ class Checkpoints:
     def __init__(self, path: PathLike, keep: int = 2) -> None:
         folder = directory_path(path)
         # Durable pools keep one more checkpoint until the newest one is published.
-        kept = checks.integer("keep", keep, at_least=1, at_most=MAX_KEPT - 1)
+        keep_count = checks.integer("keep", keep, at_least=1, at_most=MAX_KEPT - 1)
         self._made_in = os.getpid()
         self._writing = threading.RLock()
         self._is_writing = False
-        self._directory = TrainingDirectory(folder, TrainingDirectory(folder).take_over(), kept)
+        self._directory = TrainingDirectory(
+            folder, TrainingDirectory(folder).take_over(), keep_count
+        )
 
     def newest(self) -> TrainingCheckpoint | None:
         """Returns the checkpoint that `restore` would use, or None."""
@@ -68,7 +70,7 @@ class Checkpoints:
         `embstore.restore`.
         """
         check_variables(variables)
-        with self._alone(), self._directory.reading_newest() as checkpoint:
+        with self._exclusive(), self._directory.reading_newest() as checkpoint:
             if checkpoint is not None:
                 checkpoint.check()
             restore_tables(checkpoint, self._directory.pools, variables)
@@ -92,13 +94,13 @@ class Checkpoints:
         done = checks.integer("step", step, at_least=0)
         check_variables(variables)
         directory = self._directory
-        with self._alone():
+        with self._exclusive():
             directory.check_step(done)
             with writing_checkpoint(directory, variables, done, directory.publish) as folder:
                 yield folder
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _exclusive(self) -> Iterator[None]:
         """A scope in which no other thread writes or restores a checkpoint.
 
         Raises InvalidArgumentError inside another such scope of this thread, and in a forked child,

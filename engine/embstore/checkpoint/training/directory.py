@@ -27,20 +27,25 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from embstore.checkpoint.checksummed import checksummed, is_as_written
-from embstore.checkpoint.directories import entries, number_of, reading, remove_unless_read
+from embstore.checkpoint.checksummed import checksummed, has_valid_checksum
+from embstore.checkpoint.directories import (
+    number_in_name,
+    numbered_entries,
+    reading,
+    remove_unless_read,
+)
 from embstore.errors import CheckpointError, ClosedError, InvalidArgumentError, StorageError
 from embstore.files import make_directory, read_file, reading_from, rename, sync
 
 __all__ = ["PoolCheckpoint", "TrainingCheckpoint", "TrainingDirectory"]
 
-_NAMED = re.compile(r"step-(\d{12,})")
+_CHECKPOINT_NAME = re.compile(r"step-(\d{12,})")
 _UNFINISHED = ".unfinished-"  # a job's folder
 _REMOVED = ".removed-"
 _MANIFEST = "checkpoint.json"
 _FORMAT = 2
-_WITHOUT_CHECKSUM = 1  # an older format, which is still read
-_DIGESTED_AT_ONCE = 1 << 18  # bytes
+_FORMAT_WITHOUT_CHECKSUM = 1  # an older format, which is still read
+_DIGEST_CHUNK_BYTES = 1 << 18  # bytes
 
 
 @dataclass(frozen=True)
@@ -93,11 +98,16 @@ class TrainingCheckpoint:
         manifest = self.folder / _MANIFEST
         try:
             text = read_file(manifest)
-            told: dict[str, Any] = json.loads(text)
-            files = {name: (file["bytes"], file["sha256"]) for name, file in told["files"].items()}
-            pools = None if told["pools"] is None else PoolCheckpoint(**told["pools"])
-            is_ours = told["format"] in (_FORMAT, _WITHOUT_CHECKSUM) and told["step"] == self.step
-            is_whole = told["format"] == _WITHOUT_CHECKSUM or is_as_written(text)
+            fields: dict[str, Any] = json.loads(text)
+            files = {
+                name: (file["bytes"], file["sha256"]) for name, file in fields["files"].items()
+            }
+            pools = None if fields["pools"] is None else PoolCheckpoint(**fields["pools"])
+            is_ours = (
+                fields["format"] in (_FORMAT, _FORMAT_WITHOUT_CHECKSUM)
+                and fields["step"] == self.step
+            )
+            is_whole = fields["format"] == _FORMAT_WITHOUT_CHECKSUM or has_valid_checksum(text)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CheckpointError(f"{manifest}: can't be read: {error}") from error
         if not is_ours:
@@ -132,7 +142,7 @@ class TrainingDirectory:
         folder.
         """
         job = f"{_UNFINISHED}{uuid.uuid4().hex}"
-        with self._naming_folder():
+        with self._naming_folder_in_errors():
             make_directory(self.folder, "checkpoints")
             for other in self.folder.glob(f"{_UNFINISHED}*"):
                 with contextlib.suppress(FileNotFoundError):  # another job starts at the same time
@@ -148,8 +158,8 @@ class TrainingDirectory:
         shutil.rmtree(self.folder / self._job, ignore_errors=True)
 
     def newest(self) -> TrainingCheckpoint | None:
-        all_of_them = self._all()
-        return all_of_them[-1] if all_of_them else None
+        checkpoints = self._checkpoints()
+        return checkpoints[-1] if checkpoints else None
 
     @contextlib.contextmanager
     def reading_newest(self) -> Iterator[TrainingCheckpoint | None]:
@@ -170,7 +180,7 @@ class TrainingDirectory:
     def begin(self) -> TrainingCheckpoint:
         """Begins a checkpoint, which readers don't see until it is published."""
         begun = TrainingCheckpoint(0, self.folder / self._job / uuid.uuid4().hex)
-        with self._naming_folder():
+        with self._naming_folder_in_errors():
             begun.folder.mkdir()
             begun.path.mkdir()
         return begun
@@ -182,16 +192,16 @@ class TrainingDirectory:
 
         Raises InvalidArgumentError for a link that would lead elsewhere after the final rename.
         """
-        with self._naming_folder():
-            _refuse_entries_that_would_break(begun.path)
+        with self._naming_folder_in_errors():
+            _check_links_survive_rename(begun.path)
             files = {
                 name: {"bytes": size, "sha256": digest}
                 for name, (size, digest) in _sizes_and_digests(begun.path).items()
             }
-            told: dict[str, Any] = {"format": _FORMAT, "step": step, "files": files}
-            told["pools"] = None if pools is None else asdict(pools)
+            fields: dict[str, Any] = {"format": _FORMAT, "step": step, "files": files}
+            fields["pools"] = None if pools is None else asdict(pools)
             manifest = begun.folder / _MANIFEST
-            manifest.write_bytes(checksummed(told))
+            manifest.write_bytes(checksummed(fields))
             for path in (*begun.path.rglob("*"), begun.path, manifest, begun.folder):
                 sync(path)
 
@@ -210,15 +220,15 @@ class TrainingDirectory:
         """
         self.check_step(step)
         name = f"step-{step:012d}"
-        with self._naming_folder():
+        with self._naming_folder_in_errors():
             rename(written, self.folder / name)
-        for old in self._all()[: -self._keep]:
+        for old in self._checkpoints()[: -self._keep]:
             remove_unless_read(old.folder)  # the next checkpoint tries again
         for unfinished in (self.folder / self._job).glob("*"):
             shutil.rmtree(unfinished, ignore_errors=True)
 
     @contextlib.contextmanager
-    def _naming_folder(self) -> Iterator[None]:
+    def _naming_folder_in_errors(self) -> Iterator[None]:
         try:
             yield
         except FileNotFoundError as error:
@@ -230,21 +240,21 @@ class TrainingDirectory:
                     f"{self.folder}: another job has begun to keep its checkpoints here; this one "
                     "must end"
                 ) from error
-            raise self._not_written(error) from error
+            raise self._write_error(error) from error
         except StorageError:
             raise
         except OSError as error:
-            raise self._not_written(error) from error
+            raise self._write_error(error) from error
 
-    def _not_written(self, error: OSError) -> StorageError:
+    def _write_error(self, error: OSError) -> StorageError:
         return StorageError(f"checkpoints: {self.folder} can't be written to: {error}")
 
-    def _all(self) -> list[TrainingCheckpoint]:
-        found = entries(self.folder, _NAMED, may_be_missing=True)
-        return [TrainingCheckpoint(number_of(path), path) for path in found]
+    def _checkpoints(self) -> list[TrainingCheckpoint]:
+        found = numbered_entries(self.folder, _CHECKPOINT_NAME, may_be_missing=True)
+        return [TrainingCheckpoint(number_in_name(path), path) for path in found]
 
 
-def _refuse_entries_that_would_break(folder: Path) -> None:
+def _check_links_survive_rename(folder: Path) -> None:
     """Raises InvalidArgumentError for entries that are neither files nor folders, and for links
     that would lead elsewhere once the folder is renamed, since it then lies less deep.
     """
@@ -257,18 +267,18 @@ def _refuse_entries_that_would_break(folder: Path) -> None:
             )
         if not path.is_symlink():
             continue
-        told = path.readlink()
-        target = path.parent / told
+        link = path.readlink()
+        target = path.parent / link
         is_inside = (target.parent.resolve() / target.name).is_relative_to(real)
-        if told.is_absolute() and is_inside:
+        if link.is_absolute() and is_inside:
             raise InvalidArgumentError(
                 f"{path.relative_to(folder)}: is a link into the checkpoint's own folder by its "
-                f"absolute path ({told}), which changes; give a relative path"
+                f"absolute path ({link}), which changes; give a relative path"
             )
-        if not told.is_absolute() and not is_inside:
+        if not link.is_absolute() and not is_inside:
             raise InvalidArgumentError(
                 f"{path.relative_to(folder)}: is a link out of the checkpoint's folder by a "
-                f"relative path ({told}), which changes; give an absolute path"
+                f"relative path ({link}), which changes; give an absolute path"
             )
 
 
@@ -283,7 +293,7 @@ def _sizes_and_digests(folder: Path) -> dict[str, tuple[int, str]]:
 
 def _digest(path: Path) -> str:
     """Returns the SHA-256 of a file. (Python 3.10 has no hashlib.file_digest.)"""
-    digest, piece = hashlib.sha256(), memoryview(bytearray(_DIGESTED_AT_ONCE))
+    digest, piece = hashlib.sha256(), memoryview(bytearray(_DIGEST_CHUNK_BYTES))
     with reading_from(path), path.open("rb", buffering=0) as file:
         while count := file.readinto(piece):
             digest.update(piece[:count])

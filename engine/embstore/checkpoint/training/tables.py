@@ -11,7 +11,10 @@ from pathlib import Path
 
 from embstore.checkpoint.arguments import checkpoint_locks
 from embstore.checkpoint.persist.checkpoints import remove_list
-from embstore.checkpoint.persist.earlier_runs import begun_for, waiting_shards
+from embstore.checkpoint.persist.earlier_runs import (
+    directory_of_begun_checkpoints,
+    shards_awaiting_restore,
+)
 from embstore.checkpoint.persist.persisting import (
     confirm_checkpoint,
     discard_persisted,
@@ -57,9 +60,9 @@ def writing_checkpoint(
         if pools is not None:
             confirm_checkpoint(_split_by_durability(variables)[0])
     except BaseException:
-        has_no_name = begun.folder.exists()
+        is_unpublished = begun.folder.exists()
         shutil.rmtree(begun.folder, ignore_errors=True)
-        if pools is not None and has_no_name:
+        if pools is not None and is_unpublished:
             # The unpublished checkpoint would take one of the `keep` places in the pools.
             give_up_checkpoint(_split_by_durability(variables)[0], pools.number)
         raise
@@ -82,14 +85,14 @@ def _save_tables(
     if not durable:
         return None
     # Keeps one more, so that no older checkpoint is dropped before this one is published.
-    made = retry_while_in_use(
+    checkpoint = retry_while_in_use(
         lambda: make_checkpoint(durable, pools, 0, step, keep + 1, counts_when_listed=False),
         _FREED_WITHIN_S,
     )
     places = {
         variable.name: [shard.place for shard in variable.internals.shards] for variable in durable
     }
-    return PoolCheckpoint(made.number, made.id.hex(), places)
+    return PoolCheckpoint(checkpoint.number, checkpoint.id.hex(), places)
 
 
 def restore_tables(
@@ -98,10 +101,10 @@ def restore_tables(
     """Restores the variables from a checkpoint. None: there is none yet, so they start anew."""
     durable, others = _split_by_durability(variables)
     if checkpoint is None:
-        _start_over(durable, pools)
+        _discard_unpublished(durable, pools)
         return
-    kept = checkpoint.pool_checkpoint()
-    if durable and kept is None:
+    pool_checkpoint = checkpoint.pool_checkpoint()
+    if durable and pool_checkpoint is None:
         raise CheckpointError(
             f"{checkpoint.folder}: was made of variables without durable pools; give these a "
             "storage_option without durability, or the job another folder for its checkpoints"
@@ -111,8 +114,8 @@ def restore_tables(
         # Verifies everything before any table changes.
         if others:
             restores.append(planned.enter_context(planned_restore(checkpoint.tables, others)))
-        if durable and kept is not None:
-            number, save_id = kept.number, kept.id
+        if durable and pool_checkpoint is not None:
+            number, save_id = pool_checkpoint.number, pool_checkpoint.id
             restores.append(
                 retry_while_in_use(
                     lambda: planned.enter_context(
@@ -128,12 +131,16 @@ def restore_tables(
         variable.internals.last_save = None  # the program's own saves can't follow this one
 
 
-def _start_over(durable: Sequence[EmbeddingVariable], pools: Path) -> None:
+def _discard_unpublished(durable: Sequence[EmbeddingVariable], pools: Path) -> None:
     """Discards the pools' checkpoints of a job that died before it published its first one. Other
     checkpoints stay, and raise errors when the variables are used.
     """
-    waiting = {variable: found for variable in durable if (found := waiting_shards(variable))}
-    if waiting and all(begun_for(shards) == pools for shards in waiting.values()):
+    waiting = {
+        variable: found for variable in durable if (found := shards_awaiting_restore(variable))
+    }
+    if waiting and all(
+        directory_of_begun_checkpoints(shards) == pools for shards in waiting.values()
+    ):
         retry_while_in_use(
             lambda: remove_list(pools), _FREED_WITHIN_S
         )  # before the pools drop them

@@ -92,7 +92,7 @@ class Job:
             is_mean=checks.choice("gradients", gradients, ("mean", "sum")) == "mean",
             patience_s=self.patience_s,
         )
-        kept = checks.integer("keep", keep, at_least=1, at_most=MAX_KEPT - 1)
+        keep_count = checks.integer("keep", keep, at_least=1, at_most=MAX_KEPT - 1)
         path = None if checkpoints is None else str(directory_path(checkpoints, "checkpoints"))
         self._is_lost = False
         self._generation = 0
@@ -101,7 +101,7 @@ class Job:
         self._checkpoints: TrainingDirectory | None = None
         if path is not None:
             job = TrainingDirectory(path).take_over()
-            self._checkpoints = TrainingDirectory(path, job, kept)
+            self._checkpoints = TrainingDirectory(path, job, keep_count)
         self._made_in = _core.fork_generation()
         # On the caller's node: the actor needs nothing of another node, and ends with the caller.
         here = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
@@ -119,7 +119,7 @@ class Job:
         )
         # patience_s counts only for an actor that has started.
         self._check_answers(_STARTED_WITHIN_S)
-        self.ticket = JobTicket(self._actor, count, path, silence_s, synchronous, job, kept)
+        self.ticket = JobTicket(self._actor, count, path, silence_s, synchronous, job, keep_count)
 
     def close(self) -> None:
         """Ends the shards of variables that are still open."""

@@ -213,7 +213,7 @@ class Worker:
                     f"gives {steps[other]}; all workers must call it after the same step"
                 )
         for variable in variables:
-            variable.internals.forget_evicted(*variable.ev_option.least_to_stay(done))
+            variable.internals.forget_evicted(*variable.ev_option.eviction_limits(done))
 
     def _check_variables(self, variables: Sequence[EmbeddingVariable]) -> None:
         """Raises InvalidArgumentError for a variable that the workers don't share: worker 0 saves
