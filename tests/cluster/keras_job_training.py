@@ -17,7 +17,7 @@ from sharded import all_workers_parts
 from torch import distributed
 
 import embstore as es
-from embstore.keras.optimizers import rule_of
+from embstore.keras.optimizers import rule_from_keras
 
 DIM, LENGTH, BATCH = 4, 3, 16
 STEPS, EVERY = 12, 4  # all steps, and those of one call of fit
@@ -119,7 +119,7 @@ def trained_here(workers: int) -> tuple[Export, list[NDArray[np.float32]]]:
     dense.compile(by, "binary_crossentropy")
     weights = dense.trainable_variables
     with es.get_embedding_variable(
-        "table", DIM, initializer=initializer(), optimizer=rule_of(optimizer())
+        "table", DIM, initializer=initializer(), optimizer=rule_from_keras(optimizer())
     ) as table:
         for step in range(STEPS):
             parts = []

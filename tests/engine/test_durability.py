@@ -829,7 +829,7 @@ def test_a_persist_beside_the_end_of_a_close_raises_closed_error(
 def test_a_variable_that_is_closed_during_its_first_persist_keeps_no_directory(
     place: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    take = PersistWriter._take
+    take = PersistWriter._adopt
     variable = durable(place)
     train(variable, range(10))
 
@@ -841,7 +841,7 @@ def test_a_variable_that_is_closed_during_its_first_persist_keeps_no_directory(
             variable.close()
 
     with monkeypatch.context() as patch:
-        patch.setattr(PersistWriter, "_take", closed_meanwhile)
+        patch.setattr(PersistWriter, "_adopt", closed_meanwhile)
         with pytest.raises(ClosedError):
             es.persist([variable], place / "checkpoints")
     with durable(place) as again:

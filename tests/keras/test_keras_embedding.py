@@ -244,7 +244,7 @@ def test_gradients_that_were_changed_are_refused(change: Callable[[Any, Any], An
 
 
 def test_a_step_may_have_many_look_ups_and_too_many_raise_an_error() -> None:
-    from embstore.keras.marks import MOST
+    from embstore.keras.marks import MAX_MARKS
 
     model = model_of_one_table()
     layer = model.get_layer("table")
@@ -262,10 +262,10 @@ def test_a_step_may_have_many_look_ups_and_too_many_raise_an_error() -> None:
         loss = sum(layer(ids).sum() for _ in range(look_ups))
         return list(torch.autograd.grad(loss, [model.trainable_weights[0].value]))
 
-    apply(model, gradients(MOST))
-    np.testing.assert_allclose(rows_of(model)[1], 1 - MOST * 0.1, rtol=1e-5)
-    with pytest.raises(Exception, match=f"{MOST + 1} look-ups in one step"):
-        apply(model, gradients(MOST + 1))
+    apply(model, gradients(MAX_MARKS))
+    np.testing.assert_allclose(rows_of(model)[1], 1 - MAX_MARKS * 0.1, rtol=1e-5)
+    with pytest.raises(Exception, match=f"{MAX_MARKS + 1} look-ups in one step"):
+        apply(model, gradients(MAX_MARKS + 1))
 
 
 def test_training_rows_by_a_torch_or_tensorflow_update_raises_an_error() -> None:

@@ -7,19 +7,19 @@ import pytest
 
 pytest.importorskip("keras", reason="Keras isn't installed: pip install embstore[keras]")
 
-from embstore.keras.marks import MOST, SIZE, count_of, mark, marked
+from embstore.keras.marks import MAX_MARKS, SIZE, count_of, mark, marks_in
 
 pytestmark = pytest.mark.any_backend
 
 
 def test_a_sum_shows_its_marks() -> None:
     random = np.random.RandomState(1)
-    for count in (1, 2, 7, 100, MOST):
-        numbers = random.permutation(MOST)[:count]
+    for count in (1, 2, 7, 100, MAX_MARKS):
+        numbers = random.permutation(MAX_MARKS)[:count]
         total = np.zeros(SIZE, np.float32)
         for number in numbers:
-            total += mark(int(number) + 5 * MOST)
-        found = marked(total)
+            total += mark(int(number) + 5 * MAX_MARKS)
+        found = marks_in(total)
         assert found is not None
         assert sorted(found) == sorted(numbers.tolist())
         assert count_of(total) == count
@@ -41,5 +41,5 @@ def test_a_vector_that_is_no_sum_of_marks_is_refused() -> None:
         np.minimum(one, 1),
         np.minimum(one + next_round, 1),
     ):
-        assert marked(np.asarray(total, np.float32)) is None, total
-    assert marked(np.zeros(SIZE, np.float32)) == []
+        assert marks_in(np.asarray(total, np.float32)) is None, total
+    assert marks_in(np.zeros(SIZE, np.float32)) == []

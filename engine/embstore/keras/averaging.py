@@ -62,10 +62,10 @@ def averaged(optimizer: Any, group: Any = None) -> Any:
     # No wrapping class: tables recognize Keras's optimizers by their classes.
     def apply_mean(grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> Any:
         nonlocal is_compared
-        of = trainable_variables
-        if of is None:
-            of = trainable_variables_of(optimizer)
-        dense = [i for i, variable in enumerate(of) if not isinstance(variable, Rows)]
+        variables = trainable_variables
+        if variables is None:
+            variables = trainable_variables_of(optimizer)
+        dense = [i for i, variable in enumerate(variables) if not isinstance(variable, Rows)]
         if not is_compared:
             scaling = scaling_optimizer()  # which Keras may have wrapped around it
             if scaling is not None and scaling is not optimizer:
@@ -73,14 +73,14 @@ def averaged(optimizer: Any, group: Any = None) -> Any:
                     "a LossScaleOptimizer leaves out steps in one worker that others make; give "
                     "averaged the LossScaleOptimizer itself, or compile with auto_scale_loss=False"
                 )
-            _check_equal_weights([of[i] for i in dense], group)
+            _check_equal_weights([variables[i] for i in dense], group)
             is_compared = True
         means = list(grads)
-        given = [i for i, grad in enumerate(grads) if grad is not None]
+        present = [i for i, grad in enumerate(grads) if grad is not None]
         # A gradient of rows names the gathered gradients, and isn't averaged: the workers share
         # only whether it is finite, as 0 or nan.
-        sent = [grads[i] if i in dense else grads[i] * 0 for i in given]
-        for i, mean in zip(given, _all_reduced_means(sent, group), strict=True):
+        to_average = [grads[i] if i in dense else grads[i] * 0 for i in present]
+        for i, mean in zip(present, _all_reduced_means(to_average, group), strict=True):
             means[i] = mean if i in dense else grads[i] + mean
         return apply(means, trainable_variables)
 
@@ -96,12 +96,12 @@ def _all_reduced_means(gradients: list[Tensor], group: Any) -> list[Tensor]:
 
     means: list[Tensor] = list(gradients)
     for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
-        places = [i for i, gradient in enumerate(gradients) if gradient.dtype == dtype]
-        together = torch.cat([gradients[i].reshape(-1) for i in places])
-        distributed.all_reduce(together, group=group)
-        together /= distributed.get_world_size(group)
-        parts = torch.split(together, [gradients[i].numel() for i in places])
-        for i, part in zip(places, parts, strict=True):
+        positions = [i for i, gradient in enumerate(gradients) if gradient.dtype == dtype]
+        flat = torch.cat([gradients[i].reshape(-1) for i in positions])
+        distributed.all_reduce(flat, group=group)
+        flat /= distributed.get_world_size(group)
+        parts = torch.split(flat, [gradients[i].numel() for i in positions])
+        for i, part in zip(positions, parts, strict=True):
             means[i] = part.view_as(gradients[i])
     return means
 
@@ -113,14 +113,14 @@ def _check_equal_weights(variables: list[Any], group: Any) -> None:
         (variable.path, zlib.crc32(keras.ops.convert_to_numpy(variable).tobytes()))
         for variable in variables
     ]
-    everyones: list[Any] = [None] * distributed.get_world_size(group)
-    distributed.all_gather_object(everyones, own, group=group)
-    for rank, theirs in enumerate(everyones):
-        if [value for _, value in theirs] != [value for _, value in everyones[0]]:
+    all_weights: list[Any] = [None] * distributed.get_world_size(group)
+    distributed.all_gather_object(all_weights, own, group=group)
+    for rank, theirs in enumerate(all_weights):
+        if [value for _, value in theirs] != [value for _, value in all_weights[0]]:
             other = next(
                 (
                     one[0]
-                    for one, first in zip(theirs, everyones[0], strict=False)
+                    for one, first in zip(theirs, all_weights[0], strict=False)
                     if one[1] != first[1]
                 ),
                 "their number",

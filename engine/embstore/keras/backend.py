@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 
 from embstore.errors import UnsupportedError
-from embstore.keras.steps import Assigned, train_together
+from embstore.keras.steps import AssignedGradient, train_together
 
 if TYPE_CHECKING:
     from embstore.keras.rows import Rows
@@ -35,7 +35,7 @@ def lookup(look_ups: Sequence[tuple[Table, Rows, Any]], training: bool) -> list[
 
 
 def _train(
-    assigned: Sequence[Assigned], optimizer: Any, dense_grads: Sequence[Any]
+    assigned: Sequence[AssignedGradient], optimizer: Any, dense_grads: Sequence[Any]
 ) -> Sequence[Any]:
     """Trains the tables as soon as the gradients are known. Returns the dense gradients, as
     `train_together` describes.

@@ -9,11 +9,11 @@ from typing import Any
 
 from embstore.errors import InvalidArgumentError
 from embstore.initializers import TruncatedNormal
-from embstore.keras.described import described
+from embstore.keras.descriptions import describe
 from embstore.keras.initializers import initializer_from_keras
-from embstore.keras.optimizers import described_rule, own_rule
+from embstore.keras.optimizers import describe_rule, to_table_rule
 from embstore.keras.places import arguments_of_copy
-from embstore.keras.table import vocabulary
+from embstore.keras.table import check_vocabulary_size
 from embstore.options import EmbeddingVariableOption
 from embstore.table import checks
 
@@ -55,25 +55,25 @@ class TableConfig:
         self.combiner = checks.choice("combiner", self.combiner, COMBINERS)
         self.placement = checks.choice("placement", self.placement, ("auto", "default_device"))
         self.partition_num, self.shards = checks.parts(self.partition_num, self.shards)
-        self.vocabulary_size = vocabulary("vocabulary_size", self.vocabulary_size)
+        self.vocabulary_size = check_vocabulary_size("vocabulary_size", self.vocabulary_size)
         if self.initializer is None:
             self.initializer = TruncatedNormal(stddev=1 / math.sqrt(dim) / 0.87962566103423978)
         else:
             rows = self.vocabulary_size or 4096
             self.initializer = initializer_from_keras(self.initializer, rows, dim)
         if self.optimizer is not None:
-            self.optimizer = own_rule(self.optimizer)
+            self.optimizer = to_table_rule(self.optimizer)
 
     def get_config(self) -> dict[str, Any]:
         return {
             "name": self.name,
             "vocabulary_size": self.vocabulary_size,
             "embedding_dim": self.embedding_dim,
-            "initializer": described("initializer", self.initializer),
-            "optimizer": described_rule(self.optimizer),
+            "initializer": describe("initializer", self.initializer),
+            "optimizer": describe_rule(self.optimizer),
             "combiner": self.combiner,
             "placement": self.placement,
-            "ev_option": described("ev_option", self.ev_option),
+            "ev_option": describe("ev_option", self.ev_option),
             "partition_num": self.partition_num,
             "shards": self.shards,
         }

@@ -9,7 +9,7 @@ from keras import ops, tree
 
 from embstore.errors import InvalidArgumentError
 from embstore.keras.configs import FeatureConfig, TableConfig
-from embstore.keras.embedding import Embedding, looked_up
+from embstore.keras.embedding import Embedding, look_up_layers
 from embstore.variable import EmbeddingVariable
 
 __all__ = ["DistributedEmbedding"]
@@ -97,8 +97,8 @@ class DistributedEmbedding(keras.layers.Layer):  # type: ignore[misc]
         for feature, ids in zip(self._features, flat_ids, strict=True):
             _check_input(feature, ids.shape)
         look_ups = list(zip(self.embedding_of_features(), flat_ids, strict=True))
-        rows = looked_up(look_ups, training)
-        combined = map(_combined, self._features, flat_ids, rows, flat_weights)
+        rows = look_up_layers(look_ups, training)
+        combined = map(_combine, self._features, flat_ids, rows, flat_weights)
         return tree.pack_sequence_as(structure, list(combined))
 
     def _embedding_of(self, feature: FeatureConfig) -> Embedding:
@@ -171,7 +171,7 @@ def _embedding(table: TableConfig, dtype: Any) -> Embedding:
     )
 
 
-def _combined(feature: FeatureConfig, ids: Any, rows: Any, weights: Any) -> Any:
+def _combine(feature: FeatureConfig, ids: Any, rows: Any, weights: Any) -> Any:
     """Returns a feature's rows, combined per sample."""
     combiner = feature.table.combiner
     if weights is not None:
@@ -204,16 +204,17 @@ def _check_same(what: str, structure: Any, given: Any) -> None:
 
 
 def _check_input(feature: FeatureConfig, shape: Any) -> None:
-    wanted = feature.input_shape
+    expected = feature.input_shape
     fits = len(shape) in (1, 2) and (
-        wanted is None
+        expected is None
         or (
-            len(wanted) == len(shape)
-            and all(None in (a, b) or a == b for a, b in zip(wanted[1:], shape[1:], strict=True))
+            len(expected) == len(shape)
+            and all(None in (a, b) or a == b for a, b in zip(expected[1:], shape[1:], strict=True))
         )
     )
     if not fits:
         raise InvalidArgumentError(
             f"ids of the feature {feature.name} must be (batch,) or (batch, length)"
-            f"{'' if wanted is None else f', as its input_shape={wanted} says'}, got {tuple(shape)}"
+            f"{'' if expected is None else f', as its input_shape={expected} says'}, "
+            f"got {tuple(shape)}"
         )

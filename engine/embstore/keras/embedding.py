@@ -14,19 +14,19 @@ from numpy.typing import NDArray
 from embstore.errors import CheckpointError, InvalidArgumentError
 from embstore.initializers import Constant, Initializer, made_initializer
 from embstore.keras.backend import check_backend, lookup
-from embstore.keras.described import described
+from embstore.keras.descriptions import describe
 from embstore.keras.initializers import initializer_from_keras
-from embstore.keras.optimizers import OwnRule, described_rule, own_rule
+from embstore.keras.optimizers import TableRule, describe_rule, to_table_rule
 from embstore.keras.places import arguments_of_copy
 from embstore.keras.private import is_input
 from embstore.keras.rows import Rows
 from embstore.keras.saving import load_table, save_table
-from embstore.keras.table import Table, vocabulary
+from embstore.keras.table import Table, check_vocabulary_size
 from embstore.options import EmbeddingVariableOption, StorageOption
 from embstore.table import checks
 from embstore.variable import EmbeddingVariable
 
-__all__ = ["Embedding", "looked_up"]
+__all__ = ["Embedding", "look_up_layers"]
 
 _EXACT_IN_FLOAT32 = 2**24  # float32 holds every integer up to here
 _MAX_IN_CONFIG = 2**20  # values of a table, some 10 to 20 bytes each as JSON
@@ -83,7 +83,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
                 )
         super().__init__(**kwargs)
         checks.variable_name(self.name)
-        self.input_dim = vocabulary("input_dim", input_dim)
+        self.input_dim = check_vocabulary_size("input_dim", input_dim)
         self.output_dim = checks.integer("output_dim", output_dim, at_least=1)
         self.mask_zero = checks.flag("mask_zero", mask_zero)
         self.supports_masking = self.mask_zero
@@ -105,7 +105,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         if self.input_dim is not None and _shape(chosen) == (self.input_dim, self.output_dim):
             init = replace(option.init_option, default_value_dim=self.input_dim)
             option = replace(option, init_option=init)
-        self._own_rule: OwnRule | None = None if optimizer is None else own_rule(optimizer)
+        self._own_rule: TableRule | None = None if optimizer is None else to_table_rule(optimizer)
         self._table = Table(
             self.name,
             self.output_dim,
@@ -174,7 +174,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         self.built = True
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        (rows,) = looked_up([(self, inputs)], training)
+        (rows,) = look_up_layers([(self, inputs)], training)
         return rows
 
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
@@ -219,10 +219,10 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         config.update(
             input_dim=self.input_dim,
             output_dim=self.output_dim,
-            embeddings_initializer=described("embeddings_initializer", initializer),
+            embeddings_initializer=describe("embeddings_initializer", initializer),
             mask_zero=self.mask_zero,
-            optimizer=described_rule(self._own_rule),
-            ev_option=described("ev_option", option),
+            optimizer=describe_rule(self._own_rule),
+            ev_option=describe("ev_option", option),
             partition_num=self.partition_num,
             shards=self.shards,
         )
@@ -284,7 +284,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         )
 
 
-def looked_up(look_ups: Sequence[tuple[Embedding, Any]], training: bool | None) -> list[Any]:
+def look_up_layers(look_ups: Sequence[tuple[Embedding, Any]], training: bool | None) -> list[Any]:
     """Returns each layer's rows as its call does, with one request to the servers for all."""
     for embedding, ids in look_ups:
         embedding._check_dtype(ids, symbolic=False)

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from embstore.keras.rows import Rows
     from embstore.keras.table import Table
 
-__all__ = ["make_as_compiled"]
+__all__ = ["make_with_model_optimizer"]
 
 
-def make_as_compiled(look_ups: Iterable[tuple[Table, Rows]]) -> None:
+def make_with_model_optimizer(look_ups: Iterable[tuple[Table, Rows]]) -> None:
     """Makes tables that aren't made yet with the slots of the optimizer of the model that is being
     called, if it is compiled. Persisted rows have slots, so they fit no table without.
     """
@@ -26,4 +26,4 @@ def make_as_compiled(look_ups: Iterable[tuple[Table, Rows]]) -> None:
         return
     for table in unmade:
         with contextlib.suppress(UnsupportedError):  # the first step raises it
-            table.train_by(optimizer)
+            table.set_model_optimizer(optimizer)

@@ -16,11 +16,11 @@ from embstore.keras.models import embeddings
 from embstore.keras.private import Functional, functional_of, nodes_of
 from embstore.keras.table import Table
 
-__all__ = ["LookUps", "forget_asked", "trained_tables"]
+__all__ = ["LookUps", "forget_requested", "trained_tables"]
 
 
 @dataclass(frozen=True)
-class _Inner:
+class _InnerModel:
     """A model inside the model."""
 
     look_ups: LookUps
@@ -36,21 +36,26 @@ class LookUps:
 
     def __init__(self, model: Any) -> None:
         graph = _graph_of(model)
-        self._takers: list[tuple[Embedding | _Inner, int]] = []  # with their numbers of tensors
+        # The layers and models that take ids, with their numbers of tensors.
+        self._consumers: list[tuple[Embedding | _InnerModel, int]] = []
         tensors: list[Any] = []
         found: set[int] = set()
         for node in nodes_of(graph):
-            for taker, taken in _takers_of(node):
-                self._takers.append((taker, len(taken)))
-                tensors += taken
-                found |= {id(taker)} if isinstance(taker, Embedding) else _ids(taker.look_ups)
+            for consumer, consumed in _id_consumers(node):
+                self._consumers.append((consumer, len(consumed)))
+                tensors += consumed
+                found |= (
+                    {id(consumer)}
+                    if isinstance(consumer, Embedding)
+                    else _layer_ids(consumer.look_ups)
+                )
         for layer in embeddings(model):
             if id(layer) not in found:
                 raise _unreachable(layer, f"{model.name} doesn't call it in its graph")
-        self._part = (
+        self._ids_model = (
             keras.Model(graph.input, tensors, name=f"{model.name}_ids") if tensors else None
         )
-        for layer in [] if self._part is None else embeddings(self._part):
+        for layer in [] if self._ids_model is None else embeddings(self._ids_model):
             raise UnsupportedError(
                 f"{layer.name}: {model.name} computes ids from its rows, so they aren't known "
                 "before it is trained; leave prefetching out"
@@ -58,27 +63,27 @@ class LookUps:
 
     def layers(self) -> Iterator[Embedding]:
         """Yields the layer of each look-up."""
-        for taker, _ in self._takers:
-            if isinstance(taker, Embedding):
-                yield taker
+        for consumer, _ in self._consumers:
+            if isinstance(consumer, Embedding):
+                yield consumer
             else:
-                yield from taker.look_ups.layers()
+                yield from consumer.look_ups.layers()
 
     def ids(self, inputs: Any) -> list[Any]:
         """Returns the ids of each look-up, int64 tensors of any shape.
 
         inputs: in the form that the model is called with.
         """
-        if self._part is None:
+        if self._ids_model is None:
             return []
-        tensors = iter(tree.flatten(self._part(inputs, training=False)))
+        tensors = iter(tree.flatten(self._ids_model(inputs, training=False)))
         result = []
-        for taker, count in self._takers:
-            taken = [next(tensors) for _ in range(count)]
-            if isinstance(taker, Embedding):
-                result += [keras.ops.cast(each, "int64") for each in taken]
+        for consumer, count in self._consumers:
+            consumed = [next(tensors) for _ in range(count)]
+            if isinstance(consumer, Embedding):
+                result += [keras.ops.cast(each, "int64") for each in consumed]
             else:
-                result += taker.look_ups.ids(tree.pack_sequence_as(taker.inputs, taken))
+                result += consumer.look_ups.ids(tree.pack_sequence_as(consumer.inputs, consumed))
         return result
 
 
@@ -88,7 +93,7 @@ def trained_tables(look_ups: LookUps) -> list[Table]:
     return [table for table in tables.values() if table.variable.internals.can_prefetch]
 
 
-def forget_asked(tables: Sequence[Table]) -> None:
+def forget_requested(tables: Sequence[Table]) -> None:
     """Drops rows that an earlier loop requested and didn't train."""
     for table in tables:
         table.variable.internals.forget_prefetched()
@@ -111,7 +116,7 @@ def _graph_of(model: Any) -> Any:
     )
 
 
-def _takers_of(node: Any) -> Iterator[tuple[Embedding | _Inner, list[Any]]]:
+def _id_consumers(node: Any) -> Iterator[tuple[Embedding | _InnerModel, list[Any]]]:
     """Yields the layers, or inner models, that take ids in a call, with their tensors."""
     layer = node.operation
     arguments = node.arguments
@@ -124,14 +129,14 @@ def _takers_of(node: Any) -> Iterator[tuple[Embedding | _Inner, list[Any]]]:
             for embedding, tensor in zip(layer.embedding_of_features(), tensors, strict=True):
                 yield embedding, [tensor]
         elif isinstance(layer, (keras.Sequential, Functional)):
-            yield _Inner(LookUps(layer), inputs), tensors
+            yield _InnerModel(LookUps(layer), inputs), tensors
         else:
             raise _unreachable(
                 embeddings(layer)[0], f"it lies in {layer.name}, a {type(layer).__name__}"
             )
 
 
-def _ids(look_ups: LookUps) -> set[int]:
+def _layer_ids(look_ups: LookUps) -> set[int]:
     return {id(layer) for layer in look_ups.layers()}
 
 

@@ -1,7 +1,7 @@
 """Marks whose sums show a table which of its gradients an optimizer applies.
 
 Each gradient from a backward pass has a mark; the gradient of the rows' stand-in is the sum of the
-marks. `marked` finds from a sum which marks are in it, each once. A sum that was scaled, averaged
+marks. `marks_in` finds from a sum which marks are in it, each once. A sum that was scaled, averaged
 or clamped, or has a mark twice, isn't a sum of different marks, and is refused.
 
 A mark is a vector of SIZE floats, whose sums are exact:
@@ -18,7 +18,7 @@ import zlib
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MOST", "SIZE", "count_of", "mark", "marked"]
+__all__ = ["MAX_MARKS", "SIZE", "count_of", "mark", "marks_in"]
 
 Floats = NDArray[np.float32]
 
@@ -27,17 +27,17 @@ _STEP = 1.0625 * 2.0**50
 _TINY = 2.0**-40
 _BITS = 22  # of the 24 bits that float32 adds without rounding
 _PLACES = SIZE - 2
-MOST = _PLACES * _BITS  # the most marks in a sum; mark(n + MOST) is mark(n)
+MAX_MARKS = _PLACES * _BITS  # the most marks in a sum; mark(n + MAX_MARKS) is mark(n)
 
 
 def mark(number: int) -> Floats:
     """Returns the mark of gradient `number`, float32 (SIZE,)."""
-    number %= MOST
-    made = np.zeros(SIZE, np.float32)
-    made[0] = _STEP
-    made[1] = _check(number) * _TINY
-    made[2 + number % _PLACES] = 2.0 ** (number // _PLACES) * _TINY
-    return made
+    number %= MAX_MARKS
+    vector = np.zeros(SIZE, np.float32)
+    vector[0] = _STEP
+    vector[1] = _check(number) * _TINY
+    vector[2 + number % _PLACES] = 2.0 ** (number // _PLACES) * _TINY
+    return vector
 
 
 def count_of(total: Floats) -> float:
@@ -45,8 +45,8 @@ def count_of(total: Floats) -> float:
     return float(total[0]) / _STEP
 
 
-def marked(total: Floats) -> list[int] | None:
-    """Returns the numbers, modulo MOST, whose marks are in the sum; None if it isn't a sum of
+def marks_in(total: Floats) -> list[int] | None:
+    """Returns the numbers, modulo MAX_MARKS, whose marks are in the sum; None if it isn't a sum of
     different marks.
     """
     words = np.asarray(total[1:], np.float64) / _TINY
@@ -56,8 +56,8 @@ def marked(total: Floats) -> list[int] | None:
     if any(word >= 1 << _BITS for word in sums):
         return None
     numbers = [
-        bit * _PLACES + place
-        for place, word in enumerate(sums)
+        bit * _PLACES + position
+        for position, word in enumerate(sums)
         for bit in range(_BITS if word else 0)
         if word >> bit & 1
     ]
@@ -67,4 +67,5 @@ def marked(total: Floats) -> list[int] | None:
 
 
 def _check(number: int) -> int:
-    return zlib.crc32(number.to_bytes(4, "little")) & 0xFFF  # MOST of these sum to less than 2**24
+    # MAX_MARKS of these sum to less than 2**24.
+    return zlib.crc32(number.to_bytes(4, "little")) & 0xFFF

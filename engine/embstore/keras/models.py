@@ -17,13 +17,13 @@ from embstore.options import EmbeddingVariableOption
 from embstore.variable import EmbeddingVariable
 
 __all__ = [
-    "converted_model",
+    "check_not_regularized",
+    "convert_model",
     "distributed_model",
     "embeddings",
     "original_model",
-    "refuse_regularized",
     "save_as_original_model",
-    "table_of",
+    "to_table_layer",
     "variables",
 ]
 
@@ -37,7 +37,7 @@ def variables(model: Any) -> list[EmbeddingVariable]:
     found = embeddings(model)
     for layer in found:
         if optimizer is not None and layer.trainable:
-            layer.table.train_by(optimizer)
+            layer.table.set_model_optimizer(optimizer)
     return [layer.variable for layer in found]
 
 
@@ -71,8 +71,8 @@ def distributed_model(
     def convert(layer: Any) -> Any:
         nonlocal replaced
         replaced += 1
-        refuse_regularized(layer)
-        return table_of(
+        check_not_regularized(layer)
+        return to_table_layer(
             layer,
             Embedding,
             optimizer=optimizer,
@@ -80,7 +80,7 @@ def distributed_model(
             shards=shards,
         )
 
-    converted = converted_model(model, keras.layers.Embedding, convert)
+    converted = convert_model(model, keras.layers.Embedding, convert)
     if not replaced:
         raise InvalidArgumentError("model has no keras.layers.Embedding that could be replaced")
     return converted
@@ -98,10 +98,10 @@ def save_as_original_model(model: Any, path: str | os.PathLike[str]) -> None:
 
 def original_model(model: Any) -> Any:
     """Returns the model with `keras.layers.Embedding`s that have the present rows."""
-    return converted_model(model, Embedding, _original)
+    return convert_model(model, Embedding, _to_keras_layer)
 
 
-def refuse_regularized(layer: Any) -> None:
+def check_not_regularized(layer: Any) -> None:
     if layer.embeddings_regularizer is not None or layer.embeddings_constraint is not None:
         raise UnsupportedError(
             f"{layer.name}: an embedding with a regularizer or constraint can't be a table of "
@@ -109,7 +109,7 @@ def refuse_regularized(layer: Any) -> None:
         )
 
 
-def table_of(layer: Any, make: Callable[..., Embedding], **arguments: Any) -> Embedding:
+def to_table_layer(layer: Any, make: Callable[..., Embedding], **arguments: Any) -> Embedding:
     """Makes, by `make`, what replaces a `keras.layers.Embedding`, with its weights as rows."""
     if (
         layer.lora_enabled
@@ -128,11 +128,11 @@ def table_of(layer: Any, make: Callable[..., Embedding], **arguments: Any) -> Em
         **arguments,
     )
     if layer.built:
-        converted.table.start_by(Constant(np.array(layer.get_weights()[0], np.float32)))
+        converted.table.set_initializer(Constant(np.array(layer.get_weights()[0], np.float32)))
     return converted
 
 
-def _original(layer: Embedding) -> Any:
+def _to_keras_layer(layer: Embedding) -> Any:
     rows = layer.dense_rows()
     original = keras.layers.Embedding(layer.input_dim, layer.output_dim, **_shared_arguments(layer))
     original.build()
@@ -146,7 +146,7 @@ def _shared_arguments(layer: Any) -> dict[str, Any]:
     return {**{name: getattr(layer, name) for name in names}, "dtype": layer.dtype_policy}
 
 
-def converted_model(model: Any, kind: Any, convert: Callable[[Any], Any]) -> Any:
+def convert_model(model: Any, kind: Any, convert: Callable[[Any], Any]) -> Any:
     """Returns a clone of the model in which each layer of class `kind` is replaced by
     convert(layer), or cloned like other layers if that returns None. Other embstore tables are
     shared with the model.
@@ -159,9 +159,9 @@ def converted_model(model: Any, kind: Any, convert: Callable[[Any], Any]) -> Any
     clones: list[tuple[Any, Any]] = []
 
     def clone(layer: Any) -> Any:
-        made = convert(layer) if isinstance(layer, kind) else None
-        if made is not None:
-            return made
+        replacement = convert(layer) if isinstance(layer, kind) else None
+        if replacement is not None:
+            return replacement
         if not isinstance(layer, kind) and any(isinstance(inner, kind) for inner in _layers(layer)):
             raise UnsupportedError(
                 f"{layer.name}: its embeddings are out of reach in a {type(layer).__name__}; use "

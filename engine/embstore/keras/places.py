@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from embstore.errors import InvalidArgumentError
-from embstore.keras.described import from_description
+from embstore.keras.descriptions import from_description
 from embstore.keras.optimizers import rule_from_description
 from embstore.options import EmbeddingVariableOption, StorageOption
 
@@ -26,7 +26,7 @@ class _Place(NamedTuple):
     shards: int | None
 
 
-_chosen: ContextVar[StorageOption | str | None] = ContextVar("rows_at", default=None)
+_current_place: ContextVar[StorageOption | str | None] = ContextVar("rows_at", default=None)
 
 
 @contextlib.contextmanager
@@ -48,11 +48,11 @@ def rows_at(place: str | os.PathLike[str] | StorageOption) -> Iterator[None]:
             f"place must be a folder or an embstore.StorageOption, got {place!r}"
         )
     chosen = place if isinstance(place, StorageOption) else os.fspath(place)
-    before = _chosen.set(chosen)
+    before = _current_place.set(chosen)
     try:
         yield
     finally:
-        _chosen.reset(before)
+        _current_place.reset(before)
 
 
 def arguments_of_copy(config: dict[str, Any], initializer: str) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def _place_of_copy(name: str, saved: _Place) -> _Place:
 
     Warns if that is a path, or servers, that only the configuration names.
     """
-    chosen = _chosen.get()
+    chosen = _current_place.get()
     storage = saved.ev_option.storage_option
     if chosen is not None:
         storage = chosen if isinstance(chosen, StorageOption) else _moved(storage, chosen)

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from embstore.errors import InvalidArgumentError, UnsupportedError
-from embstore.keras.look_ups import LookUps, forget_asked, trained_tables
+from embstore.keras.look_ups import LookUps, forget_requested, trained_tables
 from embstore.keras.models import embeddings, variables
 from embstore.keras.private import ArrayDataAdapter, DataAdapter, get_data_adapter, is_tf_dataset
 from embstore.keras.table import Table
@@ -94,21 +94,22 @@ class _Prefetched(DataAdapter):  # type: ignore[misc]
         if not tables:
             yield from batches
             return
-        forget_asked(tables)
+        forget_requested(tables)
         # The first batch isn't read ahead: fit may look at it before it starts an epoch.
         yield from itertools.islice(batches, 1)
-        coming: list[tuple[Any, list[Any]]] = []  # the batch whose ids are requested, and its ids
+        # The batch whose ids are requested, and its ids.
+        requested: list[tuple[Any, list[Any]]] = []
 
-        def ids_in(table: Table) -> Any:
+        def ids_for(table: Table) -> Any:
             def ids(batch: Any) -> list[Any]:
-                if not coming or coming[0][0] is not batch:
-                    coming[:] = [(batch, self._ids(batch))]
-                found = zip(self._look_ups.layers(), coming[0][1], strict=True)
+                if not requested or requested[0][0] is not batch:
+                    requested[:] = [(batch, self._ids(batch))]
+                found = zip(self._look_ups.layers(), requested[0][1], strict=True)
                 return [ids for layer, ids in found if layer.table is table]
 
             return ids
 
-        yield from prefetched(batches, {table.variable: ids_in(table) for table in tables})
+        yield from prefetched(batches, {table.variable: ids_for(table) for table in tables})
 
     def _ids(self, batch: Any) -> list[Any]:
         import torch

@@ -9,7 +9,7 @@ import keras
 from embstore.errors import UnsupportedError
 from embstore.keras.marks import SIZE
 from embstore.keras.private import applying_optimizer, before_h5_files, scaling_optimizer
-from embstore.keras.steps import Assigned, assign
+from embstore.keras.steps import AssignedGradient, record_assigned
 from embstore.keras.table import Table
 
 __all__ = ["Rows"]
@@ -45,7 +45,9 @@ class Rows(keras.Variable):  # type: ignore[misc]
                     f"{self.table.name}: rows can't follow keras.optimizers."
                     f"{type(optimizer).__name__} with {option}; compile the model without"
                 )
-        if not assign(Assigned(self.table, value, _loss_scale(optimizer)), optimizer):
+        if not record_assigned(
+            AssignedGradient(self.table, value, _loss_scale(optimizer)), optimizer
+        ):
             self._refuse("set")
         return value
 

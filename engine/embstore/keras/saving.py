@@ -30,9 +30,9 @@ from embstore.checkpoint.restore_plan import (
 from embstore.checkpoint.save_job import SaveJob
 from embstore.errors import CheckpointError
 from embstore.initializers import Constant, Initializer
-from embstore.keras.described import described, from_description
-from embstore.keras.optimizers import same_rule
-from embstore.keras.table import Table, same_initializer
+from embstore.keras.descriptions import describe, from_description
+from embstore.keras.optimizers import are_same_rule
+from embstore.keras.table import Table, are_same_initializer
 from embstore.optimizers import Optimizer
 
 __all__ = ["load_table", "rows_kept_apart", "save_table"]
@@ -40,7 +40,7 @@ __all__ = ["load_table", "rows_kept_apart", "save_table"]
 _VERSION = 1
 _STATE, _INITIAL = "state", "initial_rows"
 
-_apart: ContextVar[bool] = ContextVar("rows_kept_apart", default=False)
+_are_rows_apart: ContextVar[bool] = ContextVar("rows_kept_apart", default=False)
 
 
 @contextlib.contextmanager
@@ -53,18 +53,18 @@ def rows_kept_apart() -> Iterator[None]:
     loaded. Loading raises CheckpointError outside the context, and if the table has rows and
     another initializer or optimizer than the file says.
     """
-    before = _apart.set(True)
+    before = _are_rows_apart.set(True)
     try:
         yield
     finally:
-        _apart.reset(before)
+        _are_rows_apart.reset(before)
 
 
 def save_table(table: Table, store: Any) -> None:
     """Saves the table. store: the dict-like object of arrays that `save_own_variables` gets."""
     state: dict[str, Any] = {
         "version": _VERSION,
-        "apart": _apart.get(),
+        "apart": _are_rows_apart.get(),
         "files": [],
         "input_dim": table.vocabulary_size,
         "output_dim": table.dim,
@@ -73,9 +73,9 @@ def save_table(table: Table, store: Any) -> None:
     if initial is not None:
         store[_INITIAL] = initial
     else:
-        state["initializer"] = described("initializer", table.initializer)
+        state["initializer"] = describe("initializer", table.initializer)
     optimizer = table.variable.optimizer if table.is_made else None
-    state["optimizer"] = described("optimizer", optimizer)
+    state["optimizer"] = describe("optimizer", optimizer)
     if not state["apart"] and table.is_made:
         with tempfile.TemporaryDirectory(prefix="embstore-keras-") as folder:
             directory = Path(folder)
@@ -89,8 +89,8 @@ def save_table(table: Table, store: Any) -> None:
 
 def load_table(table: Table, store: Any) -> None:
     """Replaces the table's rows. Raises CheckpointError if the file lacks what was saved."""
-    held = set(store.keys())
-    if _STATE not in held:
+    names = set(store.keys())
+    if _STATE not in names:
         raise CheckpointError(
             f"{table.name}: the file holds no rows of it, since it was saved of a layer that "
             "isn't an embstore.keras.Embedding"
@@ -101,31 +101,31 @@ def load_table(table: Table, store: Any) -> None:
             f"{table.name}: its rows were saved in version {state['version']} of the format, and "
             f"this program reads version {_VERSION}"
         )
-    if state["apart"] and not _apart.get():
+    if state["apart"] and not _are_rows_apart.get():
         raise CheckpointError(
             f"{table.name}: the file was saved without its rows; load it in "
             "embstore.keras.rows_kept_apart(), and restore the rows from where they were kept"
         )
-    wanted: Initializer | None = None  # None: an older file without it
-    if _INITIAL in held:
-        wanted = Constant(np.asarray(store[_INITIAL], np.float32))
+    initializer: Initializer | None = None  # None: an older file without it
+    if _INITIAL in names:
+        initializer = Constant(np.asarray(store[_INITIAL], np.float32))
     elif "initializer" in state:
-        wanted = from_description(state["initializer"])
+        initializer = from_description(state["initializer"])
     saved_by = from_description(state["optimizer"])
     # Everything that can be refused is refused before the table is changed.
-    _check_shape(table, state, wanted)
-    if state["apart"] and _keeps_rows(table, wanted, saved_by):
+    _check_shape(table, state, initializer)
+    if state["apart"] and _keeps_rows(table, initializer, saved_by):
         return
     with tempfile.TemporaryDirectory(prefix="embstore-keras-") as folder:
         directory = Path(folder)
         for number, name in enumerate(state["files"]):
-            if f"file_{number}" not in held or Path(name).name != name:
+            if f"file_{number}" not in names or Path(name).name != name:
                 raise CheckpointError(f"{table.name}: the file lacks its {name}")
             (directory / name).write_bytes(np.asarray(store[f"file_{number}"]).tobytes())
         save = _verified_save(table, directory, saved_by) if state["files"] else None
-        if wanted is not None:
-            table.start_by(wanted)
-        if table.own is None and (not table.is_made or table.variable.optimizer != saved_by):
+        if initializer is not None:
+            table.set_initializer(initializer)
+        if table.own_rule is None and (not table.is_made or table.variable.optimizer != saved_by):
             table.make(saved_by)
         if save is not None:
             _restore(table, save)
@@ -133,11 +133,11 @@ def load_table(table: Table, store: Any) -> None:
             table.make(table.variable.optimizer)  # the file was saved before the table had rows
 
 
-def _check_shape(table: Table, state: dict[str, Any], wanted: Initializer | None) -> None:
+def _check_shape(table: Table, state: dict[str, Any], initializer: Initializer | None) -> None:
     """Raises CheckpointError if the file's table has another dim, or ids that this one refuses."""
     dim = state.get("output_dim")  # None: an older file without it
     if dim is None:
-        values = np.shape(wanted.value) if isinstance(wanted, Constant) else ()
+        values = np.shape(initializer.value) if isinstance(initializer, Constant) else ()
         dim = values[-1] if values else table.dim
     size = table.vocabulary_size
     saved_size = state.get("input_dim", size)
@@ -155,7 +155,7 @@ def _mismatch(table: Table, size: int | None, dim: int) -> CheckpointError:
     )
 
 
-def _keeps_rows(table: Table, wanted: Initializer | None, saved_by: Optimizer | None) -> bool:
+def _keeps_rows(table: Table, initializer: Initializer | None, saved_by: Optimizer | None) -> bool:
     """Returns whether the table stays as it is because a file saved without its rows matches it.
 
     Raises CheckpointError if the table has rows, and another initializer or optimizer than the
@@ -165,20 +165,20 @@ def _keeps_rows(table: Table, wanted: Initializer | None, saved_by: Optimizer | 
         return False
     optimizer = table.variable.optimizer
     has_rows = table.variable.total_count()[0] > 0
-    others = []
-    if wanted is not None and not same_initializer(wanted, table.initializer):
-        others.append("initializer")
-    if table.own is None and saved_by is not None:
+    differences = []
+    if initializer is not None and not are_same_initializer(initializer, table.initializer):
+        differences.append("initializer")
+    if table.own_rule is None and saved_by is not None:
         # Rows without an optimizer can only be looked up, so any optimizer may have trained them.
-        alike = has_rows if optimizer is None else same_rule(optimizer, saved_by)
-        others += [] if alike else ["optimizer"]
-    if others and has_rows:
+        is_same_optimizer = has_rows if optimizer is None else are_same_rule(optimizer, saved_by)
+        differences += [] if is_same_optimizer else ["optimizer"]
+    if differences and has_rows:
         raise CheckpointError(
             f"{table.name}: the file was saved without its rows, of a table of another "
-            f"{' and '.join(others)} than the one that has rows now; load the weights first, and "
-            "restore the rows after that"
+            f"{' and '.join(differences)} than the one that has rows now; load the weights first, "
+            "and restore the rows after that"
         )
-    return not others
+    return not differences
 
 
 def _write(table: Table, directory: Path) -> None:
@@ -203,7 +203,7 @@ def _verified_save(table: Table, directory: Path, optimizer: Optimizer | None) -
     (entry,) = save.manifest.variables
     if entry.dim != table.dim:
         raise _mismatch(table, table.vocabulary_size, entry.dim)
-    rule = optimizer if table.own is None else table.own.optimizer
+    rule = optimizer if table.own_rule is None else table.own_rule.optimizer
     verified = verified_files_for(table.name, rule, table.partition_num, save, entry)
     if table.is_made:
         check_room_of_successor(table.variable, rule, verified)

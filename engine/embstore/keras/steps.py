@@ -15,36 +15,36 @@ from embstore.keras.private import ASSIGNS_GRADIENTS
 from embstore.keras.table import Table
 from embstore.table.many import apply_many
 
-__all__ = ["Assigned", "assign", "train_tables", "train_together"]
+__all__ = ["AssignedGradient", "record_assigned", "train_tables", "train_together"]
 
 
 @dataclass(frozen=True)
-class Assigned:
+class AssignedGradient:
     """The gradient that a step of a Keras optimizer assigns to a table's `Rows`.
 
-    looked_up: a tensor of (marks.SIZE,). loss_scale: the factor that it still has.
+    mark_sum: a tensor of (marks.SIZE,). loss_scale: the factor that it still has.
     """
 
     table: Table
-    looked_up: Any
+    mark_sum: Any
     loss_scale: Any
 
 
 # Maps a Keras optimizer that is in a step to what the step has assigned so far.
-_assigned: weakref.WeakKeyDictionary[Any, list[Assigned]] = weakref.WeakKeyDictionary()
+_assigned: weakref.WeakKeyDictionary[Any, list[AssignedGradient]] = weakref.WeakKeyDictionary()
 
 
-def assign(assigned: Assigned, optimizer: Any) -> bool:
+def record_assigned(assigned: AssignedGradient, optimizer: Any) -> bool:
     """Has the table trained at the end of the optimizer's step. Returns False if it is in none."""
-    of_step = _assigned.get(optimizer)
-    if of_step is not None:
-        of_step.append(assigned)
-    return of_step is not None
+    step_gradients = _assigned.get(optimizer)
+    if step_gradients is not None:
+        step_gradients.append(assigned)
+    return step_gradients is not None
 
 
 def train_tables(
     tables: Sequence[Table],
-    looked_up: Sequence[NDArray[np.float32]],
+    mark_sum: Sequence[NDArray[np.float32]],
     loss_scales: Sequence[float],
     rate: float,
     optimizer: Any,
@@ -52,14 +52,14 @@ def train_tables(
     """Applies the result of `Table.update` for each table, or nothing if a table raises."""
     updates = [
         table.update(marks, rate, scale, optimizer)
-        for table, marks, scale in zip(tables, looked_up, loss_scales, strict=True)
+        for table, marks, scale in zip(tables, mark_sum, loss_scales, strict=True)
     ]
     variables, ids, grads = zip(*updates, strict=True)
     apply_many(variables, ids, grads)
 
 
 def train_together(
-    train: Callable[[Sequence[Assigned], Any, Sequence[Any]], Sequence[Any]],
+    train: Callable[[Sequence[AssignedGradient], Any, Sequence[Any]], Sequence[Any]],
 ) -> None:
     """Has Keras's optimizers train tables by train(tables of the step, optimizer, dense gradients).
     `train` returns the dense gradients, to be applied once the tables are trained: if a table
@@ -71,14 +71,14 @@ def train_together(
     overwrite = getattr(keras.optimizers.Optimizer, ASSIGNS_GRADIENTS)
 
     def overwrite_and_train(optimizer: Any, grads: Sequence[Any], variables: Sequence[Any]) -> Any:
-        of_step: list[Assigned] = []
-        _assigned[optimizer] = of_step
+        step_gradients: list[AssignedGradient] = []
+        _assigned[optimizer] = step_gradients
         try:
             dense_grads, dense = overwrite(optimizer, grads, variables)
         finally:
             del _assigned[optimizer]
-        if of_step:
-            dense_grads = train(of_step, optimizer, dense_grads)
+        if step_gradients:
+            dense_grads = train(step_gradients, optimizer, dense_grads)
         return dense_grads, dense
 
     setattr(keras.optimizers.Optimizer, ASSIGNS_GRADIENTS, overwrite_and_train)

@@ -17,7 +17,7 @@ from embstore import _core
 from embstore.errors import InUseError, InvalidArgumentError, UnsupportedError
 from embstore.initializers import Constant, Initializer
 from embstore.keras import marks
-from embstore.keras.optimizers import OwnRule, rule_of, same_rule
+from embstore.keras.optimizers import TableRule, are_same_rule, rule_from_keras
 from embstore.optimizers import Optimizer
 from embstore.options import EmbeddingVariableOption, StorageOption
 from embstore.table import checks
@@ -25,7 +25,7 @@ from embstore.table.getting import get_embedding_variable
 from embstore.table.many import lookup_many
 from embstore.variable import EmbeddingVariable
 
-__all__ = ["Table", "look_up_many", "same_initializer", "vocabulary"]
+__all__ = ["Table", "are_same_initializer", "check_vocabulary_size", "look_up_many"]
 
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -34,9 +34,9 @@ _MAX_BYTES = 1 << 30  # of gradients that wait for a step, without the last back
 
 
 @dataclass(frozen=True)
-class _Gathered:
+class _GatheredGradient:
     number: int  # number of the look-up
-    mark: int  # its mark's number modulo marks.MOST
+    mark: int  # its mark's number modulo marks.MAX_MARKS
     ids: Ids  # (n,)
     grads: Floats  # (n, dim)
     owner: Any  # of grads' memory; keeps other code from writing there
@@ -58,14 +58,14 @@ class Table:
         dim: int,
         initializer: Initializer,
         ev_option: EmbeddingVariableOption,
-        own: OwnRule | None,
+        own_rule: TableRule | None,
         vocabulary_size: int | None,
         partition_num: int = 1,
         shards: int | None = None,
     ) -> None:
         self.name = name
         self.dim = dim
-        self.own = own
+        self.own_rule = own_rule
         self.vocabulary_size = vocabulary_size
         self.serves = False
         self._initializer = initializer
@@ -74,10 +74,10 @@ class Table:
         self._shards = shards
         self._lock = threading.RLock()
         self._variable: EmbeddingVariable | None = None
-        self._gathered: list[_Gathered] = []
-        self._earlier = 0  # how many come from backward passes before the last look-up
+        self._gathered: list[_GatheredGradient] = []
+        self._earlier_count = 0  # how many come from backward passes before the last look-up
         self._gathered_bytes = 0
-        self._is_short = False  # whether old gradients were dropped, which no step had applied
+        self._has_dropped = False  # whether old gradients were dropped, which no step had applied
         self._numbers = itertools.count()
         self._marks = itertools.count()
         # (variable, its rate_changes, rate) of the last check that the variable has that learning
@@ -90,7 +90,7 @@ class Table:
         """The variable. Until its optimizer is known it has none, and no row can be trained."""
         with self._lock:
             if self._variable is None:
-                self.make(None if self.own is None else self.own.optimizer)
+                self.make(None if self.own_rule is None else self.own_rule.optimizer)
             assert self._variable is not None
             return self._variable
 
@@ -111,21 +111,21 @@ class Table:
     @property
     def initial_rows(self) -> Floats | None:
         """The keys' initial rows if they were given as a table, float32 (rows, dim), or None."""
-        return _given_rows(self._initializer)
+        return _rows_of_constant(self._initializer)
 
     @property
     def initializer(self) -> Initializer:
         return self._initializer
 
-    def start_by(self, initializer: Initializer) -> None:
+    def set_initializer(self, initializer: Initializer) -> None:
         """Changes the keys' initial rows. A variable that was made with others is emptied."""
         with self._lock:
             init = replace(self._option.init_option, initializer=None)
-            rows = _given_rows(initializer)
+            rows = _rows_of_constant(initializer)
             if rows is not None:
                 init = replace(init, default_value_dim=len(rows))
-            is_so = init.default_value_dim == self._option.init_option.default_value_dim
-            if is_so and same_initializer(initializer, self._initializer):
+            is_same_size = init.default_value_dim == self._option.init_option.default_value_dim
+            if is_same_size and are_same_initializer(initializer, self._initializer):
                 return
             self._option = replace(self._option, init_option=init)
             self._initializer = initializer
@@ -169,12 +169,12 @@ class Table:
     def _check_vocabulary(self, ids: Ids) -> None:
         size = self.vocabulary_size
         if size is not None and ids.size:
-            least, most = ids.min(), ids.max()
-            if least < 0 or most >= size:
+            min_id, max_id = ids.min(), ids.max()
+            if min_id < 0 or max_id >= size:
                 raise InvalidArgumentError(
                     f"{self.name}: ids must be from 0 to {size - 1}, as its input_dim={size} "
-                    f"says, got {least if least < 0 else most}; with input_dim=None any int64 is "
-                    "a key"
+                    f"says, got {min_id if min_id < 0 else max_id}; with input_dim=None any int64 "
+                    "is a key"
                 )
 
     def check_stand_in(self, values: Floats) -> None:
@@ -193,7 +193,7 @@ class Table:
 
     def next_number(self) -> int:
         with self._lock:
-            self._earlier = len(self._gathered)
+            self._earlier_count = len(self._gathered)
             return next(self._numbers)
 
     def gather(self, number: int, ids: Ids, grads: Floats, owner: Any = None) -> Floats:
@@ -205,17 +205,17 @@ class Table:
         with self._lock:
             # Isn't the look-up's number, since a look-up's gradients may come back more than once.
             mark = next(self._marks)
-            part = _Gathered(
-                number, mark % marks.MOST, ids.reshape(-1), grads.reshape(-1, self.dim), owner
+            part = _GatheredGradient(
+                number, mark % marks.MAX_MARKS, ids.reshape(-1), grads.reshape(-1, self.dim), owner
             )
             self._gathered.append(part)
             self._gathered_bytes += part.grads.nbytes
-            while self._earlier and (
-                self._gathered_bytes > _MAX_BYTES or len(self._gathered) > marks.MOST
+            while self._earlier_count and (
+                self._gathered_bytes > _MAX_BYTES or len(self._gathered) > marks.MAX_MARKS
             ):
                 self._gathered_bytes -= self._gathered.pop(0).grads.nbytes
-                self._earlier -= 1
-                self._is_short = True
+                self._earlier_count -= 1
+                self._has_dropped = True
         if _core.first_not_finite(part.grads) is not None:
             return np.full(marks.SIZE, np.nan, np.float32)
         return marks.mark(mark)
@@ -224,59 +224,73 @@ class Table:
         """Drops the gathered gradients, because the gradient that has their marks was cleared."""
         self._take_gathered()
 
-    def _take_gathered(self) -> tuple[list[_Gathered], bool]:
+    def _take_gathered(self) -> tuple[list[_GatheredGradient], bool]:
         """Takes the gathered gradients. Returns them, and whether older ones were dropped."""
         with self._lock:
-            taken = self._gathered, self._is_short
-            self._gathered, self._earlier, self._gathered_bytes, self._is_short = [], 0, 0, False
+            taken = self._gathered, self._has_dropped
+            self._gathered, self._earlier_count, self._gathered_bytes, self._has_dropped = (
+                [],
+                0,
+                0,
+                False,
+            )
             return taken
 
     def update(
-        self, looked_up: Floats, rate: float, loss_scale: float, optimizer: Any
+        self, mark_sum: Floats, rate: float, loss_scale: float, optimizer: Any
     ) -> tuple[EmbeddingVariable, Ids, Floats]:
         """Returns a step's variable, ids and gradients: of the gathered gradients, those whose
-        marks are in `looked_up`. The others are dropped, since the optimizer doesn't apply them.
+        marks are in `mark_sum`. The others are dropped, since the optimizer doesn't apply them.
 
-        looked_up: the sum of what `gather` returned, (marks.SIZE,).
+        mark_sum: the sum of what `gather` returned, (marks.SIZE,).
         rate: the Keras `optimizer`'s. Its rule and rate are used if the table has none of its own.
         loss_scale: the factor that the gradients have to be divided by.
         """
         with self._lock:
-            gathered, is_short = self._take_gathered()
-            if not np.isfinite(looked_up).all():
+            gathered, has_dropped = self._take_gathered()
+            if not np.isfinite(mark_sum).all():
                 raise InvalidArgumentError(
                     f"{self.name}: a gradient is inf or nan, and would be the loss of its rows; "
                     "no row was trained in this step"
                 )
-            parts = self._marked_parts(gathered, is_short, looked_up, optimizer)
+            parts = self._marked_parts(gathered, has_dropped, mark_sum, optimizer)
             ids = np.concatenate([part.ids for part in parts]) if parts[1:] else parts[0].ids
             grads = np.concatenate([part.grads for part in parts]) if parts[1:] else parts[0].grads
             if loss_scale != 1:
                 grads = grads / np.float32(loss_scale)
-            variable = self._trainable(optimizer)
-            wanted = rate if self.own is None else self.own.rate(variable.internals.apply_count())
-            if wanted is not None:
-                self._set_rate(variable, wanted)
+            variable = self._trainable_variable(optimizer)
+            new_rate = (
+                rate
+                if self.own_rule is None
+                else self.own_rule.rate(variable.internals.apply_count())
+            )
+            if new_rate is not None:
+                self._set_rate(variable, new_rate)
             return variable, ids, grads
 
     def _marked_parts(
-        self, gathered: Sequence[_Gathered], is_short: bool, looked_up: Floats, optimizer: Any
-    ) -> list[_Gathered]:
-        """Returns the gradients with a mark in `looked_up`, in the order of look-ups."""
+        self,
+        gathered: Sequence[_GatheredGradient],
+        has_dropped: bool,
+        mark_sum: Floats,
+        optimizer: Any,
+    ) -> list[_GatheredGradient]:
+        """Returns the gradients with a mark in `mark_sum`, in the order of look-ups."""
         newest = {part.mark: part for part in gathered}
-        meant = marks.marked(looked_up)
-        if meant and all(mark in newest for mark in meant):
-            return sorted((newest[mark] for mark in meant), key=lambda part: part.number)
-        if meant and is_short:
+        applied_marks = marks.marks_in(mark_sum)
+        if applied_marks and all(mark in newest for mark in applied_marks):
+            return sorted((newest[mark] for mark in applied_marks), key=lambda part: part.number)
+        if applied_marks and has_dropped:
             raise UnsupportedError(
                 f"{self.name}: {_MAX_BYTES >> 20} MiB of gradients were gathered since the last "
                 "step, and some that it wants were dropped; apply them in smaller steps"
             )
-        count = marks.count_of(looked_up)
-        if count > marks.MOST and count == round(count):
+        count = marks.count_of(mark_sum)
+        if count > marks.MAX_MARKS and count == round(count):
             raise UnsupportedError(
-                f"{self.name}: {count:.0f} look-ups in one step are more than the {marks.MOST} "
-                "that rows can follow; look more ids up at once, or train in smaller steps"
+                f"{self.name}: {count:.0f} look-ups in one step are more than the "
+                f"{marks.MAX_MARKS} that rows can follow; look more ids up at once, or train in "
+                "smaller steps"
             )
         raise UnsupportedError(
             f"{self.name}: its gradient was changed between the backward pass and "
@@ -284,30 +298,30 @@ class Table:
             "they are, or their sum, before newer ones are applied"
         )
 
-    def train_by(self, theirs: Any) -> None:
+    def set_model_optimizer(self, keras_optimizer: Any) -> None:
         """Makes the table, before the first step, for the optimizer of a compiled model."""
         with self._lock:
-            if self.own is not None:
+            if self.own_rule is not None:
                 return
             variable = self._variable
             if variable is None or variable.optimizer is None:
-                self._trainable(theirs)
+                self._trainable_variable(keras_optimizer)
                 return
             with contextlib.suppress(UnsupportedError):  # the first step raises it
-                rule = self._rule_of(theirs)
-                if not same_rule(variable.optimizer, rule) and _is_untrained(variable):
+                rule = self._rule_of(keras_optimizer)
+                if not are_same_rule(variable.optimizer, rule) and _is_untrained(variable):
                     self.make(rule)
 
-    def _set_rate(self, variable: EmbeddingVariable, wanted: float) -> None:
-        known = (variable, variable.internals.rate_changes, wanted)
+    def _set_rate(self, variable: EmbeddingVariable, new_rate: float) -> None:
+        known = (variable, variable.internals.rate_changes, new_rate)
         if known == self._rate_known:
             return
-        if np.float32(wanted) != np.float32(variable.learning_rate):
-            variable.learning_rate = wanted
-        self._rate_known = (variable, variable.internals.rate_changes, wanted)
+        if np.float32(new_rate) != np.float32(variable.learning_rate):
+            variable.learning_rate = new_rate
+        self._rate_known = (variable, variable.internals.rate_changes, new_rate)
 
-    def _trainable(self, theirs: Any) -> EmbeddingVariable:
-        rule = self._rule_of(theirs) if self.own is None else self.own.optimizer
+    def _trainable_variable(self, keras_optimizer: Any) -> EmbeddingVariable:
+        rule = self._rule_of(keras_optimizer) if self.own_rule is None else self.own_rule.optimizer
         if self._variable is None:
             self.make(rule)
         variable = self.variable
@@ -319,7 +333,7 @@ class Table:
                     "embstore.keras.variables(model) for the variable to restore"
                 )
             self.make(rule)
-        elif not same_rule(variable.optimizer, rule):
+        elif not are_same_rule(variable.optimizer, rule):
             if _is_untrained(variable):  # the model was compiled again before its first step
                 self.make(rule)
                 return self.variable
@@ -330,13 +344,13 @@ class Table:
             )
         return self.variable
 
-    def _rule_of(self, theirs: Any) -> Optimizer:
-        if self._converted is None or self._converted[0] is not theirs:
-            self._converted = (theirs, rule_of(theirs))
+    def _rule_of(self, keras_optimizer: Any) -> Optimizer:
+        if self._converted is None or self._converted[0] is not keras_optimizer:
+            self._converted = (keras_optimizer, rule_from_keras(keras_optimizer))
         return self._converted[1]
 
 
-def vocabulary(name: str, size: object) -> int | None:
+def check_vocabulary_size(name: str, size: object) -> int | None:
     """Returns the number of ids; None, for any int64, if it is None or -1. name: for errors."""
     is_any = size is None or (isinstance(size, Integral) and size == -1)
     return None if is_any else checks.integer(name, size, at_least=1, unit="ids")
@@ -346,13 +360,13 @@ def _is_untrained(variable: EmbeddingVariable) -> bool:
     return not variable.total_count()[0] and not variable.internals.apply_count()
 
 
-def _given_rows(initializer: Initializer) -> Floats | None:
+def _rows_of_constant(initializer: Initializer) -> Floats | None:
     """Returns the initial rows (rows, dim) of keys, or None if they aren't given as a table."""
     values = initializer.value if isinstance(initializer, Constant) else None
     return None if np.ndim(values) < 2 else np.asarray(values, np.float32)  # type: ignore[arg-type]
 
 
-def same_initializer(one: Initializer, other: Initializer) -> bool:
+def are_same_initializer(one: Initializer, other: Initializer) -> bool:
     """Returns whether both give keys the same initial rows. Compares Constants by their values."""
     if isinstance(one, Constant) and isinstance(other, Constant):
         return np.array_equal(

@@ -10,9 +10,9 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from embstore.errors import UnsupportedError
-from embstore.keras.first_use import make_as_compiled
+from embstore.keras.first_use import make_with_model_optimizer
 from embstore.keras.marks import SIZE
-from embstore.keras.steps import Assigned, train_tables
+from embstore.keras.steps import AssignedGradient, train_tables
 from embstore.keras.table import Table, look_up_many
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def lookup(look_ups: Sequence[tuple[Table, Rows, Any]], training: bool) -> list[
             "strategy, each of which would take a step of its own; train by embstore.cluster.run"
         )
     with tf.init_scope():  # not in `read`, which runs in one of TensorFlow's threads
-        make_as_compiled((table, rows) for table, rows, _ in look_ups)
+        make_with_model_optimizer((table, rows) for table, rows, _ in look_ups)
     count = len(tables)
     kinds = [tf.float32] * count + [tf.int64] * count
     found = tf.numpy_function(read, [ids for _, _, ids in look_ups], kinds)
@@ -70,16 +70,16 @@ def _differentiable(table: Table, rows: Rows, ids: Any, values: Any, number: Any
 
 
 def train(
-    assigned: Sequence[Assigned], optimizer: Any, dense_grads: Sequence[Any]
+    assigned: Sequence[AssignedGradient], optimizer: Any, dense_grads: Sequence[Any]
 ) -> Sequence[Any]:
     """Trains the tables as soon as their gradients are known. Returns the dense gradients, which in
     a graph are available once the tables are trained. Tables with remote shards are trained
     together, others in as many threads as TensorFlow has.
     """
-    together = [each for each in assigned if each.table.is_remote]
+    remote = [each for each in assigned if each.table.is_remote]
     groups = [[each] for each in assigned if not each.table.is_remote]
     trained = [
-        _train_as_one(group, optimizer) for group in ([*groups, together] if together else groups)
+        _train_as_one(group, optimizer) for group in ([*groups, remote] if remote else groups)
     ]
     if tf.executing_eagerly():
         return dense_grads
@@ -87,7 +87,7 @@ def train(
         return [None if grad is None else tf.identity(grad) for grad in dense_grads]
 
 
-def _train_as_one(assigned: Sequence[Assigned], optimizer: Any) -> Any:
+def _train_as_one(assigned: Sequence[AssignedGradient], optimizer: Any) -> Any:
     """Returns the operation that trains the tables together."""
     tables = [each.table for each in assigned]
     count = len(tables)
@@ -96,7 +96,7 @@ def _train_as_one(assigned: Sequence[Assigned], optimizer: Any) -> Any:
         loss_scales = [float(scale) for scale in told[count:]]
         train_tables(tables, told[:count], loss_scales, float(rate), optimizer)
 
-    looked_up = [each.looked_up for each in assigned]
+    mark_sum = [each.mark_sum for each in assigned]
     scales = [tf.cast(each.loss_scale, tf.float32) for each in assigned]
     rate = tf.cast(optimizer.learning_rate, tf.float32)
-    return tf.numpy_function(train, [rate, *looked_up, *scales], [])
+    return tf.numpy_function(train, [rate, *mark_sum, *scales], [])

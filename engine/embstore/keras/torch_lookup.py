@@ -9,8 +9,8 @@ import keras
 import torch
 
 from embstore.graph_breaks import outside_of_graphs
-from embstore.keras.first_use import make_as_compiled
-from embstore.keras.steps import Assigned, train_tables
+from embstore.keras.first_use import make_with_model_optimizer
+from embstore.keras.steps import AssignedGradient, train_tables
 from embstore.keras.table import Floats, Table, look_up_many
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def lookup(look_ups: Sequence[tuple[Table, Rows, Tensor]], training: bool) -> li
     if any(ids.is_meta for _, _, ids in look_ups):
         # Keras asks only for shapes, to build a model of a user's class.
         return [torch.empty((*ids.shape, table.dim), device="meta") for table, _, ids in look_ups]
-    make_as_compiled((table, rows) for table, rows, _ in look_ups)
+    make_with_model_optimizer((table, rows) for table, rows, _ in look_ups)
     trained = [torch.is_grad_enabled() and rows.value.requires_grad for _, rows, _ in look_ups]
     for (table, rows, _), is_trained in zip(look_ups, trained, strict=True):
         if is_trained:
@@ -50,12 +50,12 @@ def lookup(look_ups: Sequence[tuple[Table, Rows, Tensor]], training: bool) -> li
 
 
 def train(
-    assigned: Sequence[Assigned], optimizer: Any, dense_grads: Sequence[Any]
+    assigned: Sequence[AssignedGradient], optimizer: Any, dense_grads: Sequence[Any]
 ) -> Sequence[Any]:
     """Trains the tables now, and returns the dense gradients."""
     train_tables(
         [each.table for each in assigned],
-        [keras.ops.convert_to_numpy(each.looked_up) for each in assigned],
+        [keras.ops.convert_to_numpy(each.mark_sum) for each in assigned],
         [float(each.loss_scale) for each in assigned],
         float(optimizer.learning_rate),
         optimizer,

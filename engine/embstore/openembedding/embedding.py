@@ -8,7 +8,7 @@ import keras
 
 from embstore.errors import InvalidArgumentError
 from embstore.keras.embedding import Embedding as Table
-from embstore.keras.table import vocabulary
+from embstore.keras.table import check_vocabulary_size
 from embstore.openembedding.flags import flags
 from embstore.openembedding.placement import TableNeed, placements
 
@@ -49,7 +49,7 @@ class Embedding(Table):
         **kwargs: Any,
     ) -> None:
         del input_length
-        if sparse_as_dense and vocabulary("input_dim", input_dim) is not None:
+        if sparse_as_dense and check_vocabulary_size("input_dim", input_dim) is not None:
             raise InvalidArgumentError(
                 f"sparse_as_dense: write keras.layers.Embedding({input_dim}, {output_dim}) for a "
                 "table that this process holds and trains densely"

@@ -10,7 +10,13 @@ from typing import Any
 import keras
 
 from embstore.errors import InvalidArgumentError, UnsupportedError
-from embstore.keras.models import converted_model, embeddings, original_model, table_of, variables
+from embstore.keras.models import (
+    convert_model,
+    embeddings,
+    original_model,
+    to_table_layer,
+    variables,
+)
 from embstore.keras.prefetching import prefetching
 from embstore.keras.private import Functional, layers_in
 from embstore.keras.saving import rows_kept_apart
@@ -137,7 +143,7 @@ def distributed_model(
     def convert(layer: Any) -> Any:
         if layer.input_dim <= size:
             return None
-        return table_of(
+        return to_table_layer(
             layer,
             Embedding,
             embeddings_regularizer=layer.embeddings_regularizer,
@@ -148,7 +154,7 @@ def distributed_model(
 
     if isinstance(model, (keras.Sequential, Functional)):
         if any(isinstance(layer, keras.layers.Embedding) for layer in layers_in(model)):
-            model = converted_model(model, keras.layers.Embedding, convert)
+            model = convert_model(model, keras.layers.Embedding, convert)
     elif explicit:
         raise UnsupportedError(
             f"model must be a Sequential or functional one, got {type(model).__name__}; use "

@@ -15,7 +15,7 @@ from keras.optimizers import (
     RMSprop,
 )
 
-from embstore.keras.optimizers import rule_of
+from embstore.keras.optimizers import rule_from_keras
 
 __all__ = [
     "SGD",
@@ -38,5 +38,5 @@ def distributed_optimizer(optimizer: Any, explicit: bool = True) -> Any:
     """
     del explicit
     scaled = isinstance(optimizer, LossScaleOptimizer)
-    rule_of(optimizer.inner_optimizer if scaled else optimizer)
+    rule_from_keras(optimizer.inner_optimizer if scaled else optimizer)
     return optimizer

@@ -42,5 +42,5 @@ def uninterrupted(stop: Callable[[], None] | None = None) -> Iterator[None]:
                     signal.signal(number, note)
             yield
     finally:
-        for number, frame in received:
-            handlers[number](number, frame)
+        for signal_number, frame in received:
+            handlers[signal_number](signal_number, frame)

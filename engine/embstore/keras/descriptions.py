@@ -12,7 +12,7 @@ import numpy as np
 from embstore import initializers, optimizers, options
 from embstore.errors import InvalidArgumentError, UnsupportedError
 
-__all__ = ["described", "from_description"]
+__all__ = ["describe", "from_description"]
 
 _CLASS = "embstore_class"
 _NAMES = {
@@ -23,7 +23,7 @@ _NAMES = {
 }
 
 
-def described(name: str, value: Any) -> Any:
+def describe(name: str, value: Any) -> Any:
     """Returns JSON from which `from_description` makes `value` again. name: for errors."""
     plain = isinstance(value, (bool, int, float, str)) and not isinstance(value, enum.Enum)
     if value is None or plain:
@@ -33,14 +33,14 @@ def described(name: str, value: Any) -> Any:
         if isinstance(value, enum.Enum):
             return {_CLASS: kind.__name__, "member": value.name}
         fields = {
-            field.name: described(f"{name}.{field.name}", getattr(value, field.name))
+            field.name: describe(f"{name}.{field.name}", getattr(value, field.name))
             for field in dataclasses.fields(value)
         }
         return {_CLASS: kind.__name__, "fields": fields}
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, (list, tuple)):
-        return [described(f"{name}[{i}]", entry) for i, entry in enumerate(value)]
+        return [describe(f"{name}[{i}]", entry) for i, entry in enumerate(value)]
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, np.generic):
