@@ -197,7 +197,7 @@ def test_dense_variables_are_trained_by_tensorflow(name: str) -> None:
         if kind.__module__.startswith("tensorflow.python") and "make_rule" not in vars(kind)
     )
     ours = OPTIMIZERS[name][0]()
-    plain = base(**{k: v for k, v in ours._given.items() if k != "apply_sparse_rmsprop"})
+    plain = base(**{k: v for k, v in ours._arguments.items() if k != "apply_sparse_rmsprop"})
     ids = tf.placeholder(tf.int64, [None, 3])
     variable = tf.get_embedding_variable("var", DIM, ev_option=option())
     with tf.Session() as session:

@@ -11,7 +11,7 @@ from embstore.deeprec.contrib import add_modules
 from embstore.deeprec.deeprec_optimizers import DEEPREC_OPTIMIZERS
 from embstore.deeprec.making import get_embedding_variable
 from embstore.deeprec.options import EmbeddingVariableOption, StorageOption
-from embstore.deeprec.row_training import TrainsRows, training_rows_too
+from embstore.deeprec.row_training import TrainsRowsMixin, extend_optimizer
 from embstore.deeprec.rules import RULES
 from embstore.deeprec.saver import Saver
 from embstore.deeprec.sessions import close_tables_with_sessions
@@ -22,7 +22,7 @@ from embstore.deeprec.tensorflow_inside import (
     sequence_feature_column,
 )
 from embstore.deeprec.variable import EMBEDDING_VARIABLES, EmbeddingVariable
-from embstore.deeprec.warm_start import init_from_checkpoint_too
+from embstore.deeprec.warm_start import extend_init_from_checkpoint
 from embstore.options import (
     CBFFilter,
     CounterFilter,
@@ -61,10 +61,12 @@ _NEW: dict[str, Any] = {
 
 
 def _add_lookups() -> None:
-    tf.gradients = lookup.gradients_too(tf.gradients)
-    tf.nn.embedding_lookup = lookup.lookup_too(tf.nn.embedding_lookup)
-    tf.nn.embedding_lookup_sparse = lookup.sparse_lookup_too(tf.nn.embedding_lookup_sparse)
-    tf.nn.safe_embedding_lookup_sparse = lookup.safe_sparse_lookup_too(
+    tf.gradients = lookup.extend_gradients(tf.gradients)
+    tf.nn.embedding_lookup = lookup.extend_embedding_lookup(tf.nn.embedding_lookup)
+    tf.nn.embedding_lookup_sparse = lookup.extend_embedding_lookup_sparse(
+        tf.nn.embedding_lookup_sparse
+    )
+    tf.nn.safe_embedding_lookup_sparse = lookup.extend_safe_embedding_lookup_sparse(
         tf.nn.safe_embedding_lookup_sparse
     )
 
@@ -74,7 +76,7 @@ def _add_feature_columns() -> None:
     for name in names:
         setattr(tf.feature_column, name, getattr(feature_columns, name))
     setattr(sequence_feature_column, names[1], getattr(feature_columns, names[1]))
-    tf.feature_column.embedding_column = feature_columns.embedding_column_too(
+    tf.feature_column.embedding_column = feature_columns.extend_embedding_column(
         tf.feature_column.embedding_column
     )
 
@@ -87,11 +89,11 @@ def _add_optimizers() -> None:
         and isinstance(member, type)
         and issubclass(member, tf.train.Optimizer)
         and member is not tf.train.Optimizer
-        and not issubclass(member, TrainsRows)
+        and not issubclass(member, TrainsRowsMixin)
     ]
     for optimizer in (*theirs, *DEEPREC_OPTIMIZERS):
         name = optimizer.__name__
-        setattr(tf.train, name, training_rows_too(optimizer, RULES.get(name)))
+        setattr(tf.train, name, extend_optimizer(optimizer, RULES.get(name)))
 
 
 def _add_savers() -> None:
@@ -101,7 +103,7 @@ def _add_savers() -> None:
         module.CheckpointSaverHook = monitored.CheckpointSaverHook
     for module in (tf.train, monitored_session):
         module.Scaffold = monitored.Scaffold
-    tf.train.init_from_checkpoint = init_from_checkpoint_too(tf.train.init_from_checkpoint)
-    tf.train.MonitoredTrainingSession = monitored.monitored_session_too(
+    tf.train.init_from_checkpoint = extend_init_from_checkpoint(tf.train.init_from_checkpoint)
+    tf.train.MonitoredTrainingSession = monitored.extend_monitored_training_session(
         tf.train.MonitoredTrainingSession
     )

@@ -18,7 +18,7 @@ from embstore.table import checks
 
 __all__ = [
     "categorical_column_with_embedding",
-    "embedding_column_too",
+    "extend_embedding_column",
     "sequence_categorical_column_with_embedding",
     "sequence_input_layer",
 ]
@@ -195,18 +195,18 @@ def sequence_categorical_column_with_embedding(
     return columns.SequenceCategoricalColumn(column)
 
 
-def embedding_column_too(tensorflows: Any) -> Any:
+def extend_embedding_column(original: Any) -> Any:
     """Extends `tf.feature_column.embedding_column` to columns over embedding variables."""
 
-    signature = inspect.signature(tensorflows)
+    signature = inspect.signature(original)
 
-    @functools.wraps(tensorflows)
+    @functools.wraps(original)
     def embedding_column(*arguments: Any, **options: Any) -> Any:
         bound = signature.bind(*arguments, **options)
         bound.apply_defaults()
         given = bound.arguments
         if not _is_over_embedding_variable(given["categorical_column"]):
-            return tensorflows(*arguments, **options)
+            return original(*arguments, **options)
         dimension = checks.integer("dimension", given["dimension"], at_least=1)
         checks.choice("combiner", given["combiner"], ("mean", "sqrtn", "sum"))
         for name in ("ckpt_to_load_from", "tensor_name_in_ckpt"):

@@ -13,13 +13,18 @@ from embstore.deeprec.reading import look_up
 from embstore.deeprec.variable import EmbeddingVariable, Partition
 from embstore.errors import InvalidArgumentError
 
-__all__ = ["gradients_too", "lookup_too", "safe_sparse_lookup_too", "sparse_lookup_too"]
+__all__ = [
+    "extend_embedding_lookup",
+    "extend_embedding_lookup_sparse",
+    "extend_gradients",
+    "extend_safe_embedding_lookup_sparse",
+]
 
 
-def lookup_too(tensorflows: Callable[..., Any]) -> Callable[..., Any]:
+def extend_embedding_lookup(original: Callable[..., Any]) -> Callable[..., Any]:
     """Extends `tf.nn.embedding_lookup` to embedding variables."""
 
-    @functools.wraps(tensorflows)
+    @functools.wraps(original)
     def embedding_lookup(
         params: Any,
         ids: Any,
@@ -31,7 +36,7 @@ def lookup_too(tensorflows: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         variable = _variable_in(params)
         if variable is None:
-            return tensorflows(
+            return original(
                 params,
                 ids,
                 partition_strategy=partition_strategy,
@@ -46,24 +51,24 @@ def lookup_too(tensorflows: Callable[..., Any]) -> Callable[..., Any]:
     return embedding_lookup
 
 
-def sparse_lookup_too(tensorflows: Callable[..., Any]) -> Callable[..., Any]:
+def extend_embedding_lookup_sparse(original: Callable[..., Any]) -> Callable[..., Any]:
     """Extends `tf.nn.embedding_lookup_sparse` to embedding variables."""
 
-    @functools.wraps(tensorflows)
+    @functools.wraps(original)
     def embedding_lookup_sparse(params: Any, sp_ids: Any, sp_weights: Any, **options: Any) -> Any:
         variable = _variable_in(params)
         if variable is None:
-            return tensorflows(params, sp_ids, sp_weights, **options)
-        rows, places = _rows_and_places(variable, sp_ids, first_place=0)
-        return tensorflows(rows, places, sp_weights, **options)
+            return original(params, sp_ids, sp_weights, **options)
+        rows, row_numbers = _rows_and_row_numbers(variable, sp_ids, first_row=0)
+        return original(rows, row_numbers, sp_weights, **options)
 
-    return _with_names(embedding_lookup_sparse, tensorflows)
+    return _with_names(embedding_lookup_sparse, original)
 
 
-def safe_sparse_lookup_too(tensorflows: Callable[..., Any]) -> Callable[..., Any]:
+def extend_safe_embedding_lookup_sparse(original: Callable[..., Any]) -> Callable[..., Any]:
     """Extends `tf.nn.safe_embedding_lookup_sparse` to embedding variables: each id is valid."""
 
-    @functools.wraps(tensorflows)
+    @functools.wraps(original)
     def safe_embedding_lookup_sparse(
         embedding_weights: Any,
         sparse_ids: Any,
@@ -74,27 +79,27 @@ def safe_sparse_lookup_too(tensorflows: Callable[..., Any]) -> Callable[..., Any
     ) -> Any:
         variable = _variable_in(embedding_weights)
         if variable is None:
-            return tensorflows(
+            return original(
                 embedding_weights, sparse_ids, sparse_weights, combiner, default_id, **options
             )
         if sparse_weights is not None and combiner != "sum":
             sparse_ids, sparse_weights = _with_positive_weights(sparse_ids, sparse_weights)
-        rows, places = _rows_and_places(variable, sparse_ids, first_place=1)
+        rows, row_numbers = _rows_and_row_numbers(variable, sparse_ids, first_row=1)
         if default_id is None:
-            of_empty = tf.zeros([1, variable.dim])
+            empty_row = tf.zeros([1, variable.dim])
         else:
-            of_empty = _row_of_empty_bags(variable, sparse_ids, default_id)
+            empty_row = _row_of_empty_bags(variable, sparse_ids, default_id)
         # This row comes first, since it must exist even if there are no other rows.
-        return tensorflows(
-            tf.concat([of_empty, rows], 0),
-            places,
+        return original(
+            tf.concat([empty_row, rows], 0),
+            row_numbers,
             sparse_weights,
             combiner,
             None if default_id is None else 0,
             **options,
         )
 
-    return _with_names(safe_embedding_lookup_sparse, tensorflows)
+    return _with_names(safe_embedding_lookup_sparse, original)
 
 
 def _row_of_empty_bags(variable: EmbeddingVariable, sparse_ids: Any, default_id: int) -> Any:
@@ -108,15 +113,15 @@ def _row_of_empty_bags(variable: EmbeddingVariable, sparse_ids: Any, default_id:
     return tf.concat([row, tf.zeros([1 - is_any_empty, variable.dim])], 0)
 
 
-def gradients_too(tensorflows: Callable[..., Any]) -> Callable[..., Any]:
+def extend_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
     """Extends `tf.gradients` to embedding variables: tf.IndexedSlices of ids and gradients."""
 
-    @functools.wraps(tensorflows)
+    @functools.wraps(original)
     def gradients(ys: Any, xs: Any, *arguments: Any, **options: Any) -> Any:
-        wanted = xs.rows if isinstance(xs, EmbeddingVariable) else xs
+        targets = xs.rows if isinstance(xs, EmbeddingVariable) else xs
         if isinstance(xs, (list, tuple)):
-            wanted = [x.rows if isinstance(x, EmbeddingVariable) else x for x in xs]
-        return tensorflows(ys, wanted, *arguments, **options)
+            targets = [x.rows if isinstance(x, EmbeddingVariable) else x for x in xs]
+        return original(ys, targets, *arguments, **options)
 
     return gradients
 
@@ -145,7 +150,9 @@ def _variable_in(params: Any) -> EmbeddingVariable | None:
     return params if isinstance(params, EmbeddingVariable) else None
 
 
-def _rows_and_places(variable: EmbeddingVariable, ids: Any, *, first_place: int) -> tuple[Any, Any]:
+def _rows_and_row_numbers(
+    variable: EmbeddingVariable, ids: Any, *, first_row: int
+) -> tuple[Any, Any]:
     """Returns rows of the distinct ids, and each id's place in them, for TensorFlow to combine.
 
     As in TensorFlow's own look-up, gradients flow back to distinct ids, so that their norms are
@@ -157,36 +164,40 @@ def _rows_and_places(variable: EmbeddingVariable, ids: Any, *, first_place: int)
             "tf.RaggedTensor.to_sparse makes one"
         )
     rows = look_up(variable, ids.values)
-    distinct, places = tf.unique(ids.values, out_idx=tf.int64)
+    distinct, row_numbers = tf.unique(ids.values, out_idx=tf.int64)
     positions = tf.range(tf.size(ids.values, out_type=tf.int64))
-    firsts = tf.math.unsorted_segment_min(positions, places, tf.size(distinct))
+    firsts = tf.math.unsorted_segment_min(positions, row_numbers, tf.size(distinct))
     return (
         tf.gather(rows, firsts),
-        tf.SparseTensor(ids.indices, places + first_place, ids.dense_shape),
+        tf.SparseTensor(ids.indices, row_numbers + first_row, ids.dense_shape),
     )
 
 
 def _with_positive_weights(ids: Any, weights: Any) -> tuple[Any, Any]:
     """Removes ids without a positive weight, which means to leave them out: they get no rows."""
-    kept = tf.greater(weights.values, 0)
+    is_positive = tf.greater(weights.values, 0)
     return (
         tf.SparseTensor(
-            tf.boolean_mask(ids.indices, kept), tf.boolean_mask(ids.values, kept), ids.dense_shape
+            tf.boolean_mask(ids.indices, is_positive),
+            tf.boolean_mask(ids.values, is_positive),
+            ids.dense_shape,
         ),
         tf.SparseTensor(
-            tf.boolean_mask(ids.indices, kept),
-            tf.boolean_mask(weights.values, kept),
+            tf.boolean_mask(ids.indices, is_positive),
+            tf.boolean_mask(weights.values, is_positive),
             ids.dense_shape,
         ),
     )
 
 
-def _with_names(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns `ours`, with all arguments by name, also those that `theirs` takes by position."""
-    signature = inspect.signature(theirs)
+def _with_names(extended: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns `extended`, with all arguments by name, also those that `original` takes by
+    position.
+    """
+    signature = inspect.signature(original)
 
-    @functools.wraps(theirs)
+    @functools.wraps(original)
     def function(*arguments: Any, **options: Any) -> Any:
-        return ours(**signature.bind(*arguments, **options).arguments)
+        return extended(**signature.bind(*arguments, **options).arguments)
 
     return function

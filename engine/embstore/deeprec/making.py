@@ -73,13 +73,13 @@ def get_embedding_variable(
         )
     _check_types(key_dtype, value_dtype)
     scope = tf.get_variable_scope()
-    refused = {
+    unsupported = {
         "regularizer": regularizer if regularizer is not None else scope.regularizer,
         "constraint": constraint if constraint is not None else scope.constraint,
         "caching_device": caching_device,
         "init_data_source": init_data_source,
     }
-    for argument, value in refused.items():
+    for argument, value in unsupported.items():
         if value is not None:
             raise UnsupportedError(
                 f"{argument}: rows of an embedding variable can't have one; leave it out, and make "
@@ -102,7 +102,7 @@ def get_embedding_variable(
         )
     for variable in variables_of(number.graph):
         if variable.op is number.op:
-            return _same(variable, dim, ev_option)
+            return _check_same(variable, dim, ev_option)
     chosen = option.init_option.initializer
     if chosen is None:
         chosen = initializer if initializer is not None else scope.initializer
@@ -142,7 +142,7 @@ def _partition_num(partitioner: Callable[..., Sequence[int]] | None, dim: int) -
     return checks.integer("partitioner", int(counts[0]), at_least=1, unit="partitions")
 
 
-def _same(
+def _check_same(
     variable: EmbeddingVariable, dim: int, ev_option: EmbeddingVariableOption | None
 ) -> EmbeddingVariable:
     if variable.dim != dim:
@@ -151,10 +151,10 @@ def _same(
         )
     if ev_option is not None:
         for part in ("storage_option", "filter_option", "evict_option"):
-            had, given = getattr(variable.ev_option, part), getattr(ev_option, part)
-            if _fields(given) != _fields(had):
+            existing, given = getattr(variable.ev_option, part), getattr(ev_option, part)
+            if _fields(given) != _fields(existing):
                 raise InvalidArgumentError(
-                    f"ev_option: {variable.op.name} exists with the {part} {had}, got {given}"
+                    f"ev_option: {variable.op.name} exists with the {part} {existing}, got {given}"
                 )
     return variable
 
@@ -177,7 +177,7 @@ def _initial_rows(name: str, initializer: Any, shape: tuple[int, int]) -> Any:
     if isinstance(initializer, (int, float, list, tuple, np.ndarray)):
         given = Constant(initializer)(shape)  # evaluated now, so that a wrong shape raises here
         return tf.numpy_function(lambda: given, [], tf.float32)
-    made: Initializer = with_seed_of(name, made_initializer(initializer))
-    if "dtype" in inspect.signature(made).parameters:
-        return made(list(shape), dtype=tf.float32)  # type: ignore[arg-type,call-arg]
-    return tf.numpy_function(lambda: initial_rows(made, shape), [], tf.float32)
+    initializer_of_rows: Initializer = with_seed_of(name, made_initializer(initializer))
+    if "dtype" in inspect.signature(initializer_of_rows).parameters:
+        return initializer_of_rows(list(shape), dtype=tf.float32)  # type: ignore[arg-type,call-arg]
+    return tf.numpy_function(lambda: initial_rows(initializer_of_rows, shape), [], tf.float32)

@@ -14,7 +14,12 @@ from embstore.deeprec.tensorflow_inside import basic_session_run_hooks, monitore
 from embstore.errors import InvalidArgumentError
 from embstore.table import checks
 
-__all__ = ["CheckpointSaverHook", "IncrementalSaverHook", "Scaffold", "monitored_session_too"]
+__all__ = [
+    "CheckpointSaverHook",
+    "IncrementalSaverHook",
+    "Scaffold",
+    "extend_monitored_training_session",
+]
 
 _BASENAME = "model.ckpt"
 
@@ -112,12 +117,12 @@ class Scaffold(monitored_session.Scaffold):  # type: ignore[misc]
         return super().finalize()
 
 
-def monitored_session_too(tensorflows: Callable[..., Any]) -> Callable[..., Any]:
+def extend_monitored_training_session(original: Callable[..., Any]) -> Callable[..., Any]:
     """Extends `tf.train.MonitoredTrainingSession`. save_incremental_checkpoint_secs: seconds
     between incremental checkpoints, which follow the full ones; None: none are made.
     """
 
-    @functools.wraps(tensorflows)
+    @functools.wraps(original)
     def monitored_training_session(
         master: str = "",
         is_chief: bool = True,
@@ -142,7 +147,7 @@ def monitored_session_too(tensorflows: Callable[..., Any]) -> Callable[..., Any]
                 lambda: made.saver,
             )
             chief_only_hooks = [*(chief_only_hooks or ()), hook]
-        return tensorflows(
+        return original(
             master,
             is_chief,
             checkpoint_dir,

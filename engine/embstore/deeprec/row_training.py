@@ -16,12 +16,12 @@ from embstore.deeprec.tables import table_of
 from embstore.deeprec.variable import EmbeddingVariable
 from embstore.errors import InvalidArgumentError, UnsupportedError
 
-__all__ = ["TrainsRows", "training_rows_too"]
+__all__ = ["TrainsRowsMixin", "extend_optimizer"]
 
-_RATE_OF_EACH_STEP = 1.0  # stands in a rule for a rate that is a tensor; any that all rules allow
+_PLACEHOLDER_RATE = 1.0  # stands in a rule for a rate that is a tensor; any that all rules allow
 
 
-class TrainsRows:
+class TrainsRowsMixin:
     """A mix-in for a TensorFlow optimizer, which comes after it in a class's bases.
 
     That optimizer trains dense variables. One of `embstore.optimizers` trains rows, with the same
@@ -34,7 +34,7 @@ class TrainsRows:
         super().__init__(*arguments, **options)
         bound = inspect.signature(super().__init__).bind(*arguments, **options)
         bound.apply_defaults()
-        self._given: Mapping[str, Any] = bound.arguments
+        self._arguments: Mapping[str, Any] = bound.arguments
 
     def compute_gradients(
         self, loss: Any, var_list: Any = None, *arguments: Any, **options: Any
@@ -42,8 +42,8 @@ class TrainsRows:
         """Computes gradients like TensorFlow's method. The gradient of an embedding variable is a
         tf.IndexedSlices of the ids that were looked up, repeated ids included.
         """
-        wanted = tf.trainable_variables() if var_list is None else tf.nest.flatten(var_list)
-        variables = list(wanted)
+        requested = tf.trainable_variables() if var_list is None else tf.nest.flatten(var_list)
+        variables = list(requested)
         targets = [v.rows if isinstance(v, EmbeddingVariable) else v for v in variables]
         pairs = super().compute_gradients(loss, targets, *arguments, **options)  # type: ignore[misc]
         # There may be more pairs than requested: TensorFlow adds ports of a streaming model.
@@ -63,14 +63,14 @@ class TrainsRows:
         increment becomes the rows' version; without it, versions count a variable's updates.
         """
         pairs = list(grads_and_vars)
-        of_rows = [pair for pair in pairs if isinstance(pair[1], EmbeddingVariable)]
+        row_pairs = [pair for pair in pairs if isinstance(pair[1], EmbeddingVariable)]
         dense = [pair for pair in pairs if not isinstance(pair[1], EmbeddingVariable)]
-        if not of_rows:
+        if not row_pairs:
             return super().apply_gradients(dense, global_step, name)  # type: ignore[misc]
         with tf.name_scope(name, self.get_name()) as scope:  # type: ignore[attr-defined]
             updates = [
                 self._train(variable, gradient, self._step_of_rows(global_step))
-                for gradient, variable in of_rows
+                for gradient, variable in row_pairs
                 if gradient is not None
             ]
             if not updates and not any(gradient is not None for gradient, _ in dense):
@@ -98,11 +98,11 @@ class TrainsRows:
                 f"grads_and_vars: the gradient of {variable.op.name} must be a tf.IndexedSlices, "
                 f"as compute_gradients gives it, got {type(gradient).__name__}"
             )
-        rate = self._given["learning_rate"]
+        rate = self._arguments["learning_rate"]
         rate = rate() if callable(rate) else rate
         is_constant = isinstance(rate, (int, float, np.number))
-        rule_rate = float(rate) if is_constant else _RATE_OF_EACH_STEP
-        variable.train_by(make_rule({**self._given, "learning_rate": rule_rate}))
+        rule_rate = float(rate) if is_constant else _PLACEHOLDER_RATE
+        variable.train_by(make_rule({**self._arguments, "learning_rate": rule_rate}))
         inputs = [variable.number, tf.cast(gradient.indices, tf.int64), gradient.values]
         # A constant needs no input tensor.
         rates = [] if is_constant else [tf.convert_to_tensor(rate)]
@@ -112,10 +112,10 @@ class TrainsRows:
             number: np.int64,
             ids: NDArray[np.int64],
             values: NDArray[np.float32],
-            *changing: NDArray[Any],
+            *rate_and_step: NDArray[Any],
         ) -> None:
             table = table_of(int(number))
-            rate_now = _one_number(changing[0]) if rates else rule_rate
+            rate_now = _as_number(rate_and_step[0]) if rates else rule_rate
             if table.optimizer is None:
                 raise InvalidArgumentError(
                     f"{variable.op.name} was initialized before apply_gradients() chose its "
@@ -124,7 +124,7 @@ class TrainsRows:
             if table.learning_rate != np.float32(rate_now):  # also after a restore
                 table.learning_rate = rate_now
             table.apply_gradients(
-                ids, values, global_step=int(changing[len(rates)]) if steps else None
+                ids, values, global_step=int(rate_and_step[len(rates)]) if steps else None
             )
 
         with on_cpu(), tf.name_scope(f"update_{variable.op.name}"):
@@ -141,7 +141,7 @@ class TrainsRows:
         return make_rule
 
 
-def _one_number(rate: NDArray[Any]) -> float:
+def _as_number(rate: NDArray[Any]) -> float:
     if np.size(rate) != 1:
         raise InvalidArgumentError(
             f"learning_rate must be one number, got a tensor of the shape {np.shape(rate)}"
@@ -149,14 +149,14 @@ def _one_number(rate: NDArray[Any]) -> float:
     return float(np.reshape(rate, ()))
 
 
-def training_rows_too(tensorflows: type, make_rule: MakeRule | None) -> type:
+def extend_optimizer(original: type, make_rule: MakeRule | None) -> type:
     """Returns a TensorFlow optimizer, under the same name, that trains rows too.
 
     make_rule: None: rows can't be trained by it, and it raises an error that says so.
     """
     members: dict[str, Any] = {
-        "__doc__": tensorflows.__doc__,
-        "__module__": tensorflows.__module__,
+        "__doc__": original.__doc__,
+        "__module__": original.__module__,
         "make_rule": None if make_rule is None else staticmethod(make_rule),
     }
-    return type(tensorflows.__name__, (TrainsRows, tensorflows), members)
+    return type(original.__name__, (TrainsRowsMixin, original), members)

@@ -150,7 +150,7 @@ class Saver(saver_module.Saver):  # type: ignore[misc]
             return
         rows = _rows_of(os.fspath(save_path), variables)
         following = increments_of(rows)
-        wanted = following
+        increments = following
         if following and not (self._restores_increments or restores_increments(sess.graph)):
             tf.logging.warning(
                 "%s is followed by %d incremental checkpoints, which are left out; "
@@ -158,17 +158,17 @@ class Saver(saver_module.Saver):  # type: ignore[misc]
                 save_path,
                 len(following),
             )
-            wanted = []
-        with_dense = wanted[-1] if wanted else os.fspath(save_path)
+            increments = []
+        with_dense = increments[-1] if increments else os.fspath(save_path)
         if not _has_all(with_dense, saved_by_name(self)):
             super().restore(sess, with_dense)  # usually raises, before anything is changed
         before = table_numbers(sess, variables)
         sess.run([v.initializer for v, n in zip(variables, before, strict=True) if n == NO_TABLE])
         numbers, tables = _tables(sess, variables)
-        restore(rows, tables, [_rows_of(each, variables) for each in wanted])
+        restore(rows, tables, [_rows_of(each, variables) for each in increments])
         for number in numbers:
             _last_full.pop(number, None)
-        if wanted == following:  # else new increments would mix with those that were left out
+        if increments == following:  # else new increments would mix with those that were left out
             _last_full.update(dict.fromkeys(numbers, rows))
         super().restore(sess, with_dense)
 

@@ -11,13 +11,13 @@ import tensorflow.compat.v1 as tf
 from embstore.deeprec.variable import EmbeddingVariable, variables_of
 from embstore.errors import UnsupportedError
 
-__all__ = ["init_from_checkpoint_too"]
+__all__ = ["extend_init_from_checkpoint"]
 
 
-def init_from_checkpoint_too(tensorflows: Callable[..., Any]) -> Callable[..., Any]:
+def extend_init_from_checkpoint(original: Callable[..., Any]) -> Callable[..., Any]:
     """Has it refuse embedding variables: it replaces initializers, and those don't restore rows."""
 
-    @functools.wraps(tensorflows)
+    @functools.wraps(original)
     def init_from_checkpoint(ckpt_dir_or_file: Any, assignment_map: Any) -> Any:
         pairs = assignment_map.items() if hasattr(assignment_map, "items") else assignment_map
         for _, target in pairs:
@@ -27,7 +27,7 @@ def init_from_checkpoint_too(tensorflows: Callable[..., Any]) -> Callable[..., A
                     "back in a session, by tf.train.Saver([variable]).restore(session, path); name "
                     "other variables alone in the map"
                 )
-        return tensorflows(ckpt_dir_or_file, assignment_map)
+        return original(ckpt_dir_or_file, assignment_map)
 
     return init_from_checkpoint
 
