@@ -6,10 +6,10 @@ import os
 import subprocess
 from collections.abc import Sequence
 
-__all__ = ["ends_without_output"]
+__all__ = ["run_with_lost_output"]
 
 
-def ends_without_output(command: Sequence[str], unbuffered: str) -> list[tuple[int, str]]:
+def run_with_lost_output(command: Sequence[str], unbuffered: str) -> list[tuple[int, str]]:
     """Returns a command's exit status and stderr: first with stdout a pipe whose reading end is
     closed, then with stdout on a full medium.
 

@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from engine_storage import IN_MEMORY, Stack, made, row_bytes
+from engine_storage import IN_MEMORY, Stack, row_bytes, variable_with_options
 
 import embstore as es
 
@@ -19,7 +19,7 @@ DRAM = Stack(es.StorageType.DRAM)
 
 
 @contextlib.contextmanager
-def variable(
+def open_variable(
     stack: Stack = DRAM,
     *,
     dim: int = 3,
@@ -38,7 +38,7 @@ def variable(
     sizes = [*[first_tier_rows * row] * (stack.tiers - 1), rows * row]
     with (
         tempfile.TemporaryDirectory(dir=IN_MEMORY) as directory,
-        made(
+        variable_with_options(
             name,
             dim,
             stack.option(Path(directory), sizes),

@@ -20,8 +20,8 @@ from engine_storage import (
     MakeVariable,
     Stack,
     StorageOf,
-    made,
     skip_without_library,
+    variable_with_options,
 )
 
 import embstore as es
@@ -118,7 +118,7 @@ def make_variable() -> Iterator[MakeVariable]:
         arguments.setdefault("name", f"var_{len(variables)}")
         arguments.setdefault("initializer", es.initializers.Ones())
         arguments.setdefault("optimizer", es.optimizers.Adagrad(0.1))
-        variables.append(made(dim=dim, **arguments))
+        variables.append(variable_with_options(dim=dim, **arguments))
         return variables[-1]
 
     yield make

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from engine_storage import GPU, made
+from engine_storage import GPU, variable_with_options
 from numpy.typing import NDArray
 
 import embstore as es
@@ -20,7 +20,7 @@ ROW_BYTES = 2 * 16
 POOL_BYTES = 8 << 20
 
 
-def durable(
+def make_durable_table(
     place: Path,
     name: str = "table",
     storage_type: es.StorageType = es.StorageType.DRAM_PMEM,
@@ -31,7 +31,7 @@ def durable(
     pool = kinds.index(TierKind.PMEM)
     above_ssd = kinds[-1] is TierKind.SSDHASH
     pool_bytes = pool_bytes_above_ssd(cache_rows, above=pool) if above_ssd else POOL_BYTES
-    return make(
+    return make_table(
         name,
         es.StorageOption(
             storage_type=storage_type,
@@ -57,12 +57,14 @@ def pool_bytes_above_ssd(cache_rows: int, above: int = 1) -> int:
     return (rows_above + for_moves + files_own + 104) * 256
 
 
-def make(
+def make_table(
     name: str, storage: es.StorageOption | None = None, **options: Any
 ) -> es.EmbeddingVariable:
     options.setdefault("optimizer", es.optimizers.Adagrad(0.1))
     initializer = es.initializers.RandomNormal(seed=3)
-    return made(name, options.pop("dim", DIM), storage, initializer=initializer, **options)
+    return variable_with_options(
+        name, options.pop("dim", DIM), storage, initializer=initializer, **options
+    )
 
 
 @functools.lru_cache(maxsize=512)
@@ -91,9 +93,9 @@ def contents(variable: es.EmbeddingVariable) -> dict[str, Any]:
     return {name: column.tobytes() for name, column in variable.export().items()}
 
 
-def plain(steps: int, **options: Any) -> dict[str, Any]:
+def rows_in_dram_after(steps: int, **options: Any) -> dict[str, Any]:
     """Returns the contents of a variable in DRAM after `steps` steps."""
-    with make("plain", **options) as variable:
+    with make_table("plain", **options) as variable:
         train(variable, range(steps))
         return contents(variable)
 

@@ -111,7 +111,7 @@ def _skip_without_library(kind: TierKind) -> None:
             pytest.skip(f"{kind.value} needs {library}; apt-get install {package}")
 
 
-def files_with_rows(directory: Path) -> list[Path]:
+def files_without_locks(directory: Path) -> list[Path]:
     """Returns all files in a storage_path except the lock files of its owners."""
     return sorted(path for path in directory.iterdir() if path.suffix != ".lock")
 
@@ -121,7 +121,7 @@ def on_device(values: Any, dtype: type[np.generic] = np.int64) -> es.DeviceArray
     return es.DeviceArray(np.asarray(values, dtype), device=GPU)
 
 
-def made(
+def variable_with_options(
     name: str,
     dim: int,
     storage: es.StorageOption | None = None,

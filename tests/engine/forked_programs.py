@@ -15,11 +15,11 @@ import pytest  # noqa: F401
 import embstore  # noqa: F401
 
 # The signal on which a program and its forks print the stacks of their threads.
-WHERE_IT_IS = signal.SIGUSR1
+PRINT_STACKS_SIGNAL = signal.SIGUSR1
 
 
 def main() -> None:
-    faulthandler.register(WHERE_IT_IS, sys.stderr)
+    faulthandler.register(PRINT_STACKS_SIGNAL, sys.stderr)
     text, *arguments = sys.argv[1:]
     sys.argv = ["-c", *arguments]
     exec(compile(text, "<string>", "exec"), vars(sys.modules["__main__"]))

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from forked_programs import WHERE_IT_IS
+from forked_programs import PRINT_STACKS_SIGNAL
 
 import embstore as es
 from powercut.forks import Forks
@@ -62,7 +62,7 @@ def run_program(
         try:
             ended = fork.wait(timeout)
         except subprocess.TimeoutExpired:
-            fork.send(WHERE_IT_IS)
+            fork.send(PRINT_STACKS_SIGNAL)
             time.sleep(3)
             fork.end()
             told_of = "".join(each.result() for each in output)

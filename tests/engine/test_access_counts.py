@@ -22,10 +22,10 @@ ROW = 2 * BLOCK  # with Adagrad's accumulator
 META = 16  # beside each row of a table with one tier
 HEADER = 48  # beside each row in a memory tier below another
 
-Touched = dict[Access, tuple[int, int]]
+AccessCounts = dict[Access, tuple[int, int]]
 
 
-def touched(var: es.EmbeddingVariable, tier: int = 0) -> Touched:
+def counted_accesses(var: es.EmbeddingVariable, tier: int = 0) -> AccessCounts:
     """Returns (accesses, bytes) by access, summed over numbers of threads and partitions."""
     accesses: Counter[Access] = Counter()
     sizes: Counter[Access] = Counter()
@@ -43,7 +43,7 @@ def touched(var: es.EmbeddingVariable, tier: int = 0) -> Touched:
     return {access: (accesses[access], sizes[access]) for access in accesses}
 
 
-def since(after: Touched, before: Touched) -> Touched:
+def accesses_since(after: AccessCounts, before: AccessCounts) -> AccessCounts:
     changes = {}
     for access, (accesses, size) in after.items():
         accesses_before, size_before = before.get(access, (0, 0))
@@ -68,17 +68,17 @@ def test_rows_in_dram_are_loaded_by_look_ups_and_stored_and_updated_by_applies(
     var = make_variable(partition_num=partition_num)
     ids = np.arange(100)
     var.lookup(ids)
-    assert touched(var) == {}  # there are no rows
+    assert counted_accesses(var) == {}  # there are no rows
 
     var.apply_gradients(np.concatenate([ids, ids[:30]]), gradients(range(130)))
-    assert touched(var) == {
+    assert counted_accesses(var) == {
         Access.STORE: rows(100, ROW, META),
         Access.UPDATE: rows(100, ROW, META),
     }
-    before = touched(var)
+    before = counted_accesses(var)
     var.lookup([*ids, 7, 7, -1, 1000], train=True)
     var.apply_gradients([7, 7, 8], gradients(range(3)))
-    assert since(touched(var), before) == {
+    assert accesses_since(counted_accesses(var), before) == {
         Access.LOAD: rows(102, WEIGHTS),
         Access.UPDATE: rows(2, ROW, META),
     }
@@ -126,29 +126,29 @@ def test_rows_that_move_between_memories_are_touched_in_both(
     go = 30 * partition_num
     var.apply_gradients(ids, gradients(ids))
     var.drain()
-    assert touched(var, 0) == {
+    assert counted_accesses(var, 0) == {
         Access.STORE: rows(ids.size, ROW),
         Access.UPDATE: rows(ids.size, ROW),
         Access.LOAD: rows(go, ROW),
     }
-    assert touched(var, 1) == {Access.STORE: rows(go, ROW, HEADER)}
+    assert counted_accesses(var, 1) == {Access.STORE: rows(go, ROW, HEADER)}
 
     below = ids[var.lookup_tier(ids) == 1]
     assert below.size == go
-    first, second = touched(var, 0), touched(var, 1)
+    first, second = counted_accesses(var, 0), counted_accesses(var, 1)
     var.lookup(ids, train=True)  # the update reads the rest of a row in its tier
-    assert since(touched(var, 0), first) == {Access.LOAD: rows(stay, WEIGHTS)}
-    assert since(touched(var, 1), second) == {Access.LOAD: rows(go, BLOCK)}
+    assert accesses_since(counted_accesses(var, 0), first) == {Access.LOAD: rows(stay, WEIGHTS)}
+    assert accesses_since(counted_accesses(var, 1), second) == {Access.LOAD: rows(go, BLOCK)}
 
-    first, second = touched(var, 0), touched(var, 1)
+    first, second = counted_accesses(var, 0), counted_accesses(var, 1)
     var.apply_gradients(below[:5], gradients(range(5)))
     var.drain()
-    assert since(touched(var, 0), first) == {
+    assert accesses_since(counted_accesses(var, 0), first) == {
         Access.STORE: rows(5, ROW),
         Access.UPDATE: rows(5, ROW),
         Access.LOAD: rows(5, ROW),  # the rows that are demoted in exchange
     }
-    assert since(touched(var, 1), second) == {
+    assert accesses_since(counted_accesses(var, 1), second) == {
         Access.LOAD: rows(5, ROW, HEADER),
         Access.STORE: rows(5, ROW, HEADER),
     }
@@ -159,7 +159,7 @@ import sys
 import numpy as np
 import embstore as es
 from embstore.checkpoint.persist.writer import finish_persists
-from test_access_counts import since, touched
+from test_access_counts import counted_accesses
 
 dim = int(sys.argv[2])
 row = 2 * 4 * dim
@@ -169,15 +169,15 @@ var = es.get_embedding_variable("v", dim, optimizer=es.optimizers.Adagrad(0.1),
         durability="checkpoint")))
 ids = np.arange(100)
 var.apply_gradients(ids, np.ones((100, dim), np.float32))
-assert touched(var, 1) == {}, touched(var, 1)
+assert counted_accesses(var, 1) == {}, counted_accesses(var, 1)
 directory = sys.argv[1] + "/checkpoint"
 es.persist([var], directory, global_step=1)
 finish_persists(var)
-print({access.name: told for access, told in touched(var, 1).items()})
+print({access.name: told for access, told in counted_accesses(var, 1).items()})
 var.apply_gradients(ids[:10], np.ones((10, dim), np.float32))
 es.persist([var], directory, global_step=2)
 finish_persists(var)
-print({access.name: told for access, told in touched(var, 1).items()})
+print({access.name: told for access, told in counted_accesses(var, 1).items()})
 var.close()
 """
 
@@ -234,7 +234,7 @@ def test_files_are_read_and_written_by_calls(
     ids = np.arange(2048)
     var.apply_gradients(ids, np.ones((ids.size, dim), np.float32))
     var.drain()
-    written = touched(var, 1)
+    written = counted_accesses(var, 1)
     assert set(written) == {Access.FILE_WRITE}
     calls, size = written[Access.FILE_WRITE]
     in_files = sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file())
@@ -245,9 +245,9 @@ def test_files_are_read_and_written_by_calls(
 
     below = ids[var.lookup_tier(ids) == 1]
     some = np.sort(below)[::50]  # far apart in the files
-    before = touched(var, 1)
+    before = counted_accesses(var, 1)
     var.lookup(some, train=True)
-    reads = since(touched(var, 1), before)
+    reads = accesses_since(counted_accesses(var, 1), before)
     assert set(reads) == {Access.FILE_READ}
     calls, size = reads[Access.FILE_READ]
     assert 1 <= calls <= some.size
@@ -274,14 +274,14 @@ def test_rows_that_come_up_for_a_look_up_are_read_once(
     var.apply_gradients(ids, np.ones((ids.size, 64), np.float32))
     var.drain()
     some = ids[var.lookup_tier(ids) == 1][:200]
-    before = touched(var, 1)
+    before = counted_accesses(var, 1)
     var.lookup(some, train=True)
-    read = touched(var, 1)
+    read = counted_accesses(var, 1)
     var.lookup(some)
     var.drain()
     assert var.lookup_tier(some).tolist() == [0] * some.size
-    reads = since(touched(var, 1), read)[Access.FILE_READ]
-    assert reads == since(read, before)[Access.FILE_READ]
+    reads = accesses_since(counted_accesses(var, 1), read)[Access.FILE_READ]
+    assert reads == accesses_since(read, before)[Access.FILE_READ]
 
 
 def test_a_row_in_the_page_cache_counts_as_no_file_read(
@@ -295,7 +295,7 @@ def test_a_row_in_the_page_cache_counts_as_no_file_read(
     var.apply_gradients(ids, np.ones((ids.size, 64), np.float32))
     var.drain()
     var.lookup(ids, train=True)
-    assert Access.FILE_READ not in touched(var, 1)
+    assert Access.FILE_READ not in counted_accesses(var, 1)
 
 
 def test_leveldb_counts_the_records_that_it_is_asked_for(
@@ -308,13 +308,13 @@ def test_leveldb_counts_the_records_that_it_is_asked_for(
     ids = np.arange(300)
     var.apply_gradients(ids, gradients(ids))
     var.drain()
-    calls, size = touched(var, 1)[Access.FILE_WRITE]
+    calls, size = counted_accesses(var, 1)[Access.FILE_WRITE]
     assert calls >= 1
     record = size // 290
     assert size == 290 * record
     below = ids[var.lookup_tier(ids) == 1]
     var.lookup(below, train=True)
-    assert touched(var, 1)[Access.FILE_READ] == rows(290, record)
+    assert counted_accesses(var, 1)[Access.FILE_READ] == rows(290, record)
 
 
 @pytest.mark.parametrize("kind", ["HBM_DRAM", "DRAM_SSDHASH", "DRAM_LEVELDB", "DRAM_PMEM"])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_storage import made
+from engine_storage import variable_with_options
 from programs import run_function
 
 import embstore as es
@@ -30,7 +30,7 @@ def addresses_in_use() -> int:
 def variable(
     path: str, first_tier_rows: int, partition_num: int, name: str = "var", dim: int = DIM
 ) -> es.EmbeddingVariable:
-    return made(
+    return variable_with_options(
         name,
         dim,
         es.StorageOption(es.StorageType.DRAM_SSDHASH, path, [first_tier_rows * dim * 4]),

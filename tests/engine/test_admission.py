@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pytest
-from engine_storage import MIB, MakeVariable, Stack, StorageOf, made
+from engine_storage import MIB, MakeVariable, Stack, StorageOf, variable_with_options
 from exports import assert_same
 from numpy.typing import NDArray
 
@@ -97,7 +97,7 @@ def train_filtered(
 def admitted_by_one_thread_in_dram(filter_option: Filter) -> es.EmbeddingVariable:
     """Returns the variable that others are compared with. It is open until the process ends."""
     es.set_num_threads(1)
-    wanted = made(
+    wanted = variable_with_options(
         "wanted",
         3,
         initializer=es.initializers.Ones(),

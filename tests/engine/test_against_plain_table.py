@@ -22,9 +22,9 @@ from engine_storage import (
     Stack,
     StorageOf,
     capacities_of,
-    made,
     on_device,
     row_bytes,
+    variable_with_options,
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -223,7 +223,7 @@ def test_any_sequence_of_calls_gives_what_a_plain_table_gives(
 
     def opened(storage: es.StorageOption, partitions: int) -> es.EmbeddingVariable:
         init = es.InitializerOption(initializer, default_value_dim=rows)
-        return made(
+        return variable_with_options(
             "var",
             dim,
             storage,
@@ -348,7 +348,9 @@ def test_a_long_training_with_skewed_keys_gives_what_a_plain_table_gives(
 ) -> None:
     row_size = row_bytes(dim, optimizer)
     storage = storage_of(stack, 3000 * row_size, upper_bytes=40 * row_size)
-    var = made("var", dim, storage, initializer=SKEWED_INITIALIZER, optimizer=optimizer)
+    var = variable_with_options(
+        "var", dim, storage, initializer=SKEWED_INITIALIZER, optimizer=optimizer
+    )
     with var:
         plain, steps = trained_with_skewed_keys(optimizer, dim)
         for step, (ids, grads, rows) in enumerate(steps):

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from engine_storage import made
+from engine_storage import variable_with_options
 from programs import anonymous_bytes, run_function
 
 import embstore as es
@@ -25,7 +25,7 @@ MAX_KEPT = 64 * MIB
 
 def variable(storage_type: es.StorageType, path: str, partition_num: int) -> es.EmbeddingVariable:
     several = storage_type is not es.StorageType.DRAM
-    return made(
+    return variable_with_options(
         "var",
         DIM,
         es.StorageOption(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoint_variables import files_of, train, variable
+from checkpoint_variables import files_of, open_variable, train
 from engine_storage import STACKS, TIERED_STACKS, Stack
 from exports import assert_same
 from hypothesis import HealthCheck, given, settings
@@ -42,8 +42,8 @@ def test_another_dim_cuts_columns_or_gives_new_ones_their_initial_values(
     path = tmp_path_factory.mktemp("saved")
     optimizer = es.optimizers.Ftrl(0.1, initial_accumulator_value=0.25)
     with (
-        variable(dim=dims[0], optimizer=optimizer) as var,
-        variable(stack, dim=dims[1], optimizer=optimizer, partition_num=partitions) as other,
+        open_variable(dim=dims[0], optimizer=optimizer) as var,
+        open_variable(stack, dim=dims[1], optimizer=optimizer, partition_num=partitions) as other,
     ):
         train(var, seed)
         es.save(path, [var], 5)
@@ -62,7 +62,7 @@ def test_another_dim_cuts_columns_or_gives_new_ones_their_initial_values(
 
 def test_an_incremental_save_has_only_the_rows_that_were_trained_since(tmp_path: Path) -> None:
     grads = np.ones((3, 3), np.float32)
-    with variable() as var, variable(partition_num=2) as other:
+    with open_variable() as var, open_variable(partition_num=2) as other:
         var.apply_gradients([1, 2, 3], grads)
         es.save(tmp_path / "full", [var], 1)
         var.apply_gradients([3, 4, 4], grads)
@@ -85,7 +85,7 @@ def test_an_incremental_save_has_only_the_rows_that_were_trained_since(tmp_path:
 
 def test_a_save_that_failed_takes_nothing_from_the_next_increment(tmp_path: Path) -> None:
     grads = np.ones((2, 3), np.float32)
-    with variable(evict=es.GlobalStepEvict(10)) as var, variable() as other:
+    with open_variable(evict=es.GlobalStepEvict(10)) as var, open_variable() as other:
         var.apply_gradients([1, 2], grads, global_step=1)
         es.save(tmp_path / "full", [var], 1)
         var.apply_gradients([2, 3], grads, global_step=12)
@@ -104,8 +104,8 @@ def test_without_a_step_each_variable_evicts_by_its_own_count_of_updates(tmp_pat
     option = es.GlobalStepEvict(5)
     grads = np.ones((1, 3), np.float32)
     with (
-        variable(evict=option) as often,
-        variable(name="seldom", evict=option) as seldom,
+        open_variable(evict=option) as often,
+        open_variable(name="seldom", evict=option) as seldom,
     ):
         for step in range(20):
             often.apply_gradients([step], grads)
@@ -125,7 +125,7 @@ def test_a_restored_shard_keeps_its_count_and_shards_of_another_division_take_th
     def counts(var: es.EmbeddingVariable) -> list[int]:
         return [shard.apply_count() for shard in var.internals.shards]
 
-    with variable(partition_num=2) as var, variable(partition_num=3) as other:
+    with open_variable(partition_num=2) as var, open_variable(partition_num=3) as other:
         var.apply_gradients([1, 2], np.ones((2, 3), np.float32))
         var.internals.shards[1].advance_apply_count(7)
         assert counts(var) == [1, 7]
@@ -143,12 +143,14 @@ def test_the_most_frequent_rows_come_back_into_the_upper_tiers(
     tmp_path: Path, stack: Stack, partition_num: int
 ) -> None:
     keys = np.arange(600)
-    with variable(rows=2000) as var:
+    with open_variable(rows=2000) as var:
         occurrences = np.random.default_rng(1).permutation(600) + 1
         ids = np.repeat(keys, occurrences)
         var.apply_gradients(ids, np.ones((ids.size, 3), np.float32))
         es.save(tmp_path, [var], 1)
-    with variable(stack, first_tier_rows=20, rows=2000, partition_num=partition_num) as restored:
+    with open_variable(
+        stack, first_tier_rows=20, rows=2000, partition_num=partition_num
+    ) as restored:
         es.restore(tmp_path, [restored])
         tiers = restored.lookup_tier(keys)
         for partition in range(partition_num):
@@ -159,7 +161,11 @@ def test_the_most_frequent_rows_come_back_into_the_upper_tiers(
 
 
 def test_variables_are_matched_by_their_names(tmp_path: Path) -> None:
-    with variable(name="a/b c") as a, variable(name="é", dim=5) as b, variable(name="c") as c:
+    with (
+        open_variable(name="a/b c") as a,
+        open_variable(name="é", dim=5) as b,
+        open_variable(name="c") as c,
+    ):
         train(a, 1)
         train(b, 2)
         es.save(tmp_path, [a, b], 9)
@@ -176,7 +182,7 @@ def test_variables_are_matched_by_their_names(tmp_path: Path) -> None:
 
 
 def test_a_new_save_replaces_the_old_one(tmp_path: Path) -> None:
-    with variable() as var:
+    with open_variable() as var:
         for step in range(3):
             train(var, step)
             es.save(tmp_path, [var], step)
@@ -190,7 +196,7 @@ def test_a_new_save_replaces_the_old_one(tmp_path: Path) -> None:
 
 
 def test_another_optimizer_is_refused_by_both_names(tmp_path: Path) -> None:
-    with variable(optimizer=es.optimizers.Adam(0.1)) as var, variable() as other:
+    with open_variable(optimizer=es.optimizers.Adam(0.1)) as var, open_variable() as other:
         train(var, 1)
         train(other, 2)
         before = other.export()
@@ -201,7 +207,7 @@ def test_another_optimizer_is_refused_by_both_names(tmp_path: Path) -> None:
 
 
 def test_a_variable_that_only_serves_takes_the_weights_alone(tmp_path: Path) -> None:
-    with variable() as var, es.get_embedding_variable("var", 3) as serving:
+    with open_variable() as var, es.get_embedding_variable("var", 3) as serving:
         train(var, 1)
         es.save(tmp_path, [var], 1)
         es.restore(tmp_path, [serving])
@@ -211,7 +217,7 @@ def test_a_variable_that_only_serves_takes_the_weights_alone(tmp_path: Path) -> 
 
 def test_rows_that_dont_fit_are_refused_before_anything_changes(tmp_path: Path) -> None:
     grads = np.ones((6, 3), np.float32)
-    with variable() as var, variable(rows=6) as other:
+    with open_variable() as var, open_variable(rows=6) as other:
         var.apply_gradients(np.arange(6), grads)
         es.save(tmp_path / "full", [var], 1)
         var.apply_gradients(np.arange(6), grads)
@@ -227,7 +233,7 @@ def test_rows_that_dont_fit_are_refused_before_anything_changes(tmp_path: Path) 
 
 
 def test_saves_that_dont_follow_one_another_are_refused(tmp_path: Path) -> None:
-    with variable() as var:
+    with open_variable() as var:
         train(var, 1)
         es.save(tmp_path / "full", [var], 1)
         for name in "abc":
@@ -247,7 +253,7 @@ def test_saves_that_dont_follow_one_another_are_refused(tmp_path: Path) -> None:
 
 
 def test_no_save_replaces_one_that_increments_follow(tmp_path: Path) -> None:
-    with variable() as var:
+    with open_variable() as var:
         es.save(tmp_path / "full", [var], 1)
         es.save_incremental(tmp_path / "increment", [var], 2)
         for save, path, kind in (
@@ -262,7 +268,7 @@ def test_no_save_replaces_one_that_increments_follow(tmp_path: Path) -> None:
 
 
 def test_wrong_arguments_are_named(tmp_path: Path) -> None:
-    with variable() as var, variable() as same_name:
+    with open_variable() as var, open_variable() as same_name:
         es.save(tmp_path, [var], 1)
         with pytest.raises(InvalidArgumentError, match=r"give \[var\]"):
             es.save(tmp_path, var, 1)  # type: ignore[arg-type]
@@ -287,7 +293,7 @@ def test_wrong_arguments_are_named(tmp_path: Path) -> None:
 
 
 def test_without_an_evict_option_nothing_is_evicted() -> None:
-    with variable() as var:
+    with open_variable() as var:
         var.apply_gradients([1], np.ones((1, 3), np.float32), global_step=0)
         assert var.evict(1000) == 0
         assert var.total_count()[0] == 1

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoint_variables import train, variable
+from checkpoint_variables import open_variable, train
 from engine_storage import STACKS, Stack
 from exports import assert_same
 from hypothesis import HealthCheck, given, settings
@@ -46,8 +46,8 @@ def test_waiting_keys_come_back_with_their_counts(
         partitions = (partitions[0], partitions[0])
     path = tmp_path_factory.mktemp("saved")
     with (
-        variable(saved, filter=admission, partition_num=partitions[0]) as var,
-        variable(restored, filter=admission, partition_num=partitions[1]) as other,
+        open_variable(saved, filter=admission, partition_num=partitions[0]) as var,
+        open_variable(restored, filter=admission, partition_num=partitions[1]) as other,
     ):
         train(var, seed, batches=2)
         es.save(path / "full", [var], 1)
@@ -70,8 +70,8 @@ def test_waiting_keys_come_back_with_their_counts(
 
 def test_a_sketch_that_is_partitioned_anew_forgets_no_key(tmp_path: Path) -> None:
     with (
-        variable(filter=SKETCH, partition_num=2) as var,
-        variable(filter=SKETCH, partition_num=3) as other,
+        open_variable(filter=SKETCH, partition_num=2) as var,
+        open_variable(filter=SKETCH, partition_num=3) as other,
     ):
         train(var, 1, batches=1)
         es.save(tmp_path, [var], 1)
@@ -80,7 +80,7 @@ def test_a_sketch_that_is_partitioned_anew_forgets_no_key(tmp_path: Path) -> Non
 
 
 def test_counts_of_a_counter_filter_may_go_on_in_a_sketch(tmp_path: Path) -> None:
-    with variable(filter=COUNTER) as var, variable(filter=SKETCH) as other:
+    with open_variable(filter=COUNTER) as var, open_variable(filter=SKETCH) as other:
         train(var, 1, batches=1)
         es.save(tmp_path, [var], 1)
         es.restore(tmp_path, [other])
@@ -94,7 +94,7 @@ def test_counts_of_a_counter_filter_may_go_on_in_a_sketch(tmp_path: Path) -> Non
 def test_a_sketch_that_does_not_fit_the_filter_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: es.CounterFilter | es.CBFFilter
 ) -> None:
-    with variable(filter=SKETCH) as var, variable(filter=option) as other:
+    with open_variable(filter=SKETCH) as var, open_variable(filter=option) as other:
         train(var, 1)
         train(other, 2)
         before = other.export()
@@ -110,7 +110,7 @@ def test_a_sketch_that_does_not_fit_the_filter_is_refused(
 
 def test_a_variable_without_a_filter_takes_the_rows(tmp_path: Path) -> None:
     for option in (COUNTER, SKETCH):
-        with variable(filter=option) as var, variable() as other:
+        with open_variable(filter=option) as var, open_variable() as other:
             train(var, 1)
             es.save(tmp_path, [var], 1)
             es.restore(tmp_path, [other])
@@ -125,7 +125,7 @@ def test_waiting_keys_are_left_out_if_the_environment_says_so(
     option: es.CounterFilter | es.CBFFilter,
     value: str,
 ) -> None:
-    with variable(filter=option) as var, variable(filter=option) as other:
+    with open_variable(filter=option) as var, open_variable(filter=option) as other:
         train(var, 1)
         assert var.stats()["waiting_keys"] > 0
         monkeypatch.setenv("TF_EV_SAVE_FILTERED_FEATURES", value)
@@ -141,7 +141,7 @@ def test_waiting_keys_are_left_out_if_the_environment_says_so(
 
 def test_keys_of_evicted_rows_wait_again(tmp_path: Path) -> None:
     one = np.ones((1, 3), np.float32)
-    with variable(filter=es.CounterFilter(2), evict=es.GlobalStepEvict(5)) as var:
+    with open_variable(filter=es.CounterFilter(2), evict=es.GlobalStepEvict(5)) as var:
         for _ in range(3):
             var.apply_gradients([1], one, global_step=1)
         es.save(tmp_path, [var], 10)
@@ -199,7 +199,7 @@ def test_waiting_keys_whose_age_is_unknown_stay(
     admission: es.CounterFilter | es.CBFFilter,
     evict: es.L2WeightEvict | es.GlobalStepEvict,
 ) -> None:
-    with variable(filter=admission, evict=evict) as var:
+    with open_variable(filter=admission, evict=evict) as var:
         var.apply_gradients([1, 2, 3], np.ones((3, var.dim), np.float32), global_step=0)
         es.save(tmp_path, [var], 100)
         assert (var.get_frequency([1, 2, 3]) >= 1).all()

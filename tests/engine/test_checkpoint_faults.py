@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoint_variables import files_of, train, variable
+from checkpoint_variables import files_of, open_variable, train
 from engine_storage import Stack
 from exports import Export, assert_same
 from programs import no_file_grows_beyond, run_program
@@ -41,7 +41,7 @@ from embstore.table.shard import LocalSave, LocalShard, RestoreRequest, SavedSha
 def saved(tmp_path: Path) -> Iterator[tuple[es.EmbeddingVariable, Path, Path, Export]]:
     """Yields a small variable, its full save, the increment after it, and the variable's rows."""
     few = es.InitializerOption(default_value_dim=4)  # saved, too, and damaged byte by byte
-    with variable(partition_num=2, filter=es.CounterFilter(2), init=few) as var:
+    with open_variable(partition_num=2, filter=es.CounterFilter(2), init=few) as var:
         train(var, 1, batches=1, keys=6)
         es.save(tmp_path / "full", [var], 1)
         train(var, 2, batches=1, keys=8)
@@ -109,7 +109,7 @@ def _rename_in_manifest(manifest: Path, old: str, new: str) -> None:
     "name", ["../elsewhere.rows", "{folder}/elsewhere.rows", "..", "", r"a\u0000b"]
 )
 def test_a_manifest_that_names_a_file_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
-    with variable() as var:
+    with open_variable() as var:
         train(var, 1)
         es.save(tmp_path / "save", [var], 1)
         before = var.export()
@@ -124,7 +124,7 @@ def test_a_manifest_that_names_a_file_elsewhere_is_refused(tmp_path: Path, name:
 @pytest.mark.timeout(20)  # an open that waits for a writer would wait for ever
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_fifo_in_the_place_of_a_file_is_refused_at_once(tmp_path: Path, number: int) -> None:
-    with variable() as var:
+    with open_variable() as var:
         train(var, 1)
         es.save(tmp_path / "save", [var], 1)
         file = sorted(files_of(tmp_path / "save"))[number]
@@ -135,7 +135,7 @@ def test_a_fifo_in_the_place_of_a_file_is_refused_at_once(tmp_path: Path, number
 
 
 def test_files_of_two_saves_cant_be_mixed(tmp_path: Path) -> None:
-    with variable(partition_num=2) as var:
+    with open_variable(partition_num=2) as var:
         train(var, 1)
         for name in ("a", "b"):
             es.save(tmp_path / name, [var], 1)
@@ -171,7 +171,7 @@ def _with_version(offset: int) -> Callable[[bytes], bytes]:
 def test_another_format_is_told_apart_from_damage(
     tmp_path: Path, name: str, change: Callable[[bytes], bytes], what: str
 ) -> None:
-    with variable() as var:
+    with open_variable() as var:
         train(var, 1)
         es.save(tmp_path, [var], 1)
         (file,) = [file for file in files_of(tmp_path) if file.name == name]
@@ -189,7 +189,7 @@ def test_a_killed_save_leaves_the_last_one_good(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cant_be_written_leaves_the_last_save_good(tmp_path: Path) -> None:
-    with variable(partition_num=2) as var, variable() as other:
+    with open_variable(partition_num=2) as var, open_variable() as other:
         train(var, 1)
         es.save(tmp_path / "full", [var], 1)
         wanted = var.export()
@@ -216,7 +216,7 @@ def test_a_full_disk_leaves_the_last_save_good(tmp_path: Path) -> None:
     if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode != 0:
         pytest.skip("only who may mount a file system can fill one")
     try:
-        with variable(dim=16) as var, variable(dim=16) as other:
+        with open_variable(dim=16) as var, open_variable(dim=16) as other:
             train(var, 1)
             es.save(disk / "full", [var], 1)
             wanted = var.export()
@@ -230,7 +230,7 @@ def test_a_full_disk_leaves_the_last_save_good(tmp_path: Path) -> None:
 
 
 def test_two_saves_to_one_path_dont_mix(tmp_path: Path) -> None:
-    with variable() as var:
+    with open_variable() as var:
         es.save(tmp_path, [var], 1)
         with (tmp_path / ".lock").open("r+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -241,12 +241,12 @@ def test_two_saves_to_one_path_dont_mix(tmp_path: Path) -> None:
 
 
 def test_a_closed_variable_can_neither_be_saved_nor_restored(tmp_path: Path) -> None:
-    with variable() as var:
+    with open_variable() as var:
         es.save(tmp_path, [var], 1)
     for call in (lambda: es.save(tmp_path, [var], 2), lambda: es.restore(tmp_path, [var])):
         with pytest.raises(EmbStoreError, match="closed"):
             call()
-    with variable() as var:
+    with open_variable() as var:
         assert es.restore(tmp_path, [var]) == 1
 
 
@@ -255,7 +255,10 @@ def test_a_restore_that_the_medium_refuses_leaves_an_empty_variable_that_works(
     tmp_path: Path, kind: es.StorageType
 ) -> None:
     rows = 60_000
-    with variable(dim=16, rows=rows) as var, variable(Stack(kind), dim=16, rows=rows) as other:
+    with (
+        open_variable(dim=16, rows=rows) as var,
+        open_variable(Stack(kind), dim=16, rows=rows) as other,
+    ):
         var.apply_gradients(np.arange(rows), np.ones((rows, 16), np.float32))
         es.save(tmp_path / "full", [var], 1)
         es.save(tmp_path / "before", [other], 1)
@@ -283,7 +286,7 @@ def test_a_restore_is_whole_although_a_save_replaces_the_files_that_it_reads(
         es.save(tmp_path, [var], 2)
         carry_out(plan)
 
-    with variable() as var, variable() as other:
+    with open_variable() as var, open_variable() as other:
         train(var, 1)
         wanted = var.export()
         es.save(tmp_path, [var], 1)
@@ -306,8 +309,8 @@ def test_ctrl_c_leaves_no_restore_half_done(
         signal.raise_signal(signal.SIGINT)
 
     with (
-        variable(name="users", partition_num=2) as users,
-        variable(name="items", partition_num=2) as items,
+        open_variable(name="users", partition_num=2) as users,
+        open_variable(name="items", partition_num=2) as items,
     ):
         for each in (users, items):
             train(each, 1)
@@ -349,7 +352,7 @@ def test_ctrl_c_again_and_again_leaves_the_save_before_and_nothing_begun(
             refused.append(str(error))
             raise
 
-    with variable(partition_num=2) as var:
+    with open_variable(partition_num=2) as var:
         train(var, 1)
         es.save(tmp_path, [var], 1)
         wanted = var.export()
@@ -379,7 +382,7 @@ def test_a_program_s_own_handler_of_ctrl_c_stops_no_save(
 
     before = signal.signal(signal.SIGINT, lambda *_: handled.append(list(tmp_path.glob("save-*"))))
     try:
-        with variable(partition_num=2) as var:
+        with open_variable(partition_num=2) as var:
             train(var, 1)
             monkeypatch.setattr(LocalSave, "begin", interrupted)
             es.save(tmp_path, [var], 1)
@@ -400,7 +403,7 @@ def test_a_restore_that_is_stopped_leaves_no_part_of_the_rows(
             raise MemoryError
         restore(shard, request)
 
-    with variable(partition_num=2) as var:
+    with open_variable(partition_num=2) as var:
         train(var, 1)
         es.save(tmp_path, [var], 1)
         monkeypatch.setattr(LocalShard, "restore", stopped)
@@ -415,7 +418,7 @@ def test_a_save_that_has_its_name_has_succeeded_even_if_a_shard_is_lost_then(
     def lost(*_: object) -> None:
         raise ShardLostError("gone")
 
-    with variable() as var:
+    with open_variable() as var:
         train(var, 1)
         es.save(tmp_path / "full", [var], 1)
         train(var, 2)
@@ -425,7 +428,7 @@ def test_a_save_that_has_its_name_has_succeeded_even_if_a_shard_is_lost_then(
         train(var, 3)
         es.save_incremental(tmp_path / "second", [var], 3)
         trained = var.export()
-    with variable() as var:
+    with open_variable() as var:
         increments = [tmp_path / "first", tmp_path / "second"]
         assert es.restore(tmp_path / "full", [var], incremental=increments) == 3
         assert_same(var.export(), trained)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_storage import made, skip_without_library
+from engine_storage import skip_without_library, variable_with_options
 from programs import run_function
 from saves_in_little_memory import measured
 
@@ -56,7 +56,7 @@ def a_save_of_many_partitions_takes_the_memory_of_a_few() -> None:
     grown: dict[str, float] = {}
     with (
         tempfile.TemporaryDirectory() as directory,
-        made(
+        variable_with_options(
             "var", dim, storage, optimizer=es.optimizers.SGD(0.1), partition_num=partitions
         ) as var,
     ):

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_storage import made
+from engine_storage import variable_with_options
 from numpy.typing import NDArray
-from telling_lock import TellingLock
+from reporting_lock import ReportingLock
 
 import embstore as es
 from embstore.errors import DamagedRowsError, InvalidArgumentError
@@ -39,7 +39,7 @@ class Damaged:
         self.sound = np.setdiff1d(IDS, self.keys)
 
     def open(self, name: str = "var") -> es.EmbeddingVariable:
-        return made(
+        return variable_with_options(
             name,
             DIM,
             es.StorageOption(es.StorageType.DRAM_SSDHASH, [None, self.directory], [64 * 2048]),
@@ -185,7 +185,7 @@ def test_rows_that_a_restore_brings_back_meanwhile_are_not_dropped(
         assert len(damaged.flip(3)) == 3
         shard = var._shards[0]  # the shard whose rows `flip` damages
         find = shard.find_damaged
-        lock = TellingLock(var.internals.checkpointing)
+        lock = ReportingLock(var.internals.checkpointing)
         monkeypatch.setattr(var.internals, "checkpointing", lock)
         restores: list[Future[int]] = []
 

@@ -22,10 +22,10 @@ from durable_table import (
     KEYS,
     POOL_BYTES,
     contents,
-    durable,
-    make,
-    plain,
+    make_durable_table,
+    make_table,
     rows_a_tier,
+    rows_in_dram_after,
     train,
 )
 from engine_storage import GPU, skip_without_library
@@ -80,7 +80,7 @@ def pool_type(request: pytest.FixtureRequest) -> es.StorageType:
 def test_a_restored_checkpoint_is_the_table_at_that_batch_bit_for_bit(
     place: Path, storage_type: es.StorageType
 ) -> None:
-    with durable(place, storage_type=storage_type) as variable:
+    with make_durable_table(place, storage_type=storage_type) as variable:
         train(variable, range(80))
         rows = rows_a_tier(variable)
         assert len(rows) == len(TIER_KINDS[storage_type])
@@ -89,59 +89,59 @@ def test_a_restored_checkpoint_is_the_table_at_that_batch_bit_for_bit(
         assert min(rows[above:]) > 60
         assert es.persist([variable], place / "checkpoints", global_step=80) == 1
         train(variable, range(80, 95))  # lost
-    with durable(place, storage_type=storage_type) as variable:
+    with make_durable_table(place, storage_type=storage_type) as variable:
         assert es.restore_persisted([variable], place / "checkpoints") == 80
         assert sum(rows_a_tier(variable)) == sum(rows)
-        assert contents(variable) == plain(80)
+        assert contents(variable) == rows_in_dram_after(80)
         train(variable, range(80, 110))
-        assert contents(variable) == plain(110)
+        assert contents(variable) == rows_in_dram_after(110)
 
 
 def test_each_checkpoint_that_is_kept_can_be_restored_and_the_others_are_gone(
     place: Path, pool_type: es.StorageType
 ) -> None:
-    with durable(place, storage_type=pool_type) as variable:
+    with make_durable_table(place, storage_type=pool_type) as variable:
         for step in range(0, 30, 5):
             train(variable, range(step, step + 5))
             es.persist([variable], place / "checkpoints", global_step=step + 5, keep=3)
         assert es.persisted(place / "checkpoints") == [4, 5, 6]
-    with durable(place, storage_type=pool_type) as variable:
+    with make_durable_table(place, storage_type=pool_type) as variable:
         with pytest.raises(CheckpointError, match="has no checkpoint 3, only 4, 5, 6"):
             es.restore_persisted([variable], place / "checkpoints", 3)
         assert es.restore_persisted([variable], place / "checkpoints", 6) == 30
-        assert contents(variable) == plain(30)
+        assert contents(variable) == rows_in_dram_after(30)
         assert es.restore_persisted([variable], place / "checkpoints", 4) == 20
-        assert contents(variable) == plain(20)
+        assert contents(variable) == rows_in_dram_after(20)
         assert es.persisted(place / "checkpoints") == [4]  # a restore gives up newer ones
         train(variable, range(20, 26))
         assert es.persist([variable], place / "checkpoints", global_step=26) == 7
-    with durable(place, storage_type=pool_type) as variable:
+    with make_durable_table(place, storage_type=pool_type) as variable:
         assert es.restore_persisted([variable], place / "checkpoints") == 26
-        assert contents(variable) == plain(26)
+        assert contents(variable) == rows_in_dram_after(26)
 
 
 def test_rows_that_were_removed_stay_away_and_those_removed_later_come_back(
     place: Path, storage_type: es.StorageType
 ) -> None:
-    with durable(place, storage_type=storage_type) as variable:
+    with make_durable_table(place, storage_type=storage_type) as variable:
         train(variable, range(30))
         keys = variable.export()["keys"]
         es.persist([variable], place / "checkpoints")
         variable.remove(keys[:50])
         es.persist([variable], place / "checkpoints", keep=2)
         variable.remove(keys[50:60])
-    with durable(place, storage_type=storage_type) as variable:
+    with make_durable_table(place, storage_type=storage_type) as variable:
         es.restore_persisted([variable], place / "checkpoints", 2)
         assert variable.export()["keys"].tolist() == keys[50:].tolist()
         es.restore_persisted([variable], place / "checkpoints", 1)
-        assert contents(variable) == plain(30)
+        assert contents(variable) == rows_in_dram_after(30)
 
 
 def test_a_checkpoint_evicts_as_a_save_does(place: Path, storage_type: es.StorageType) -> None:
     option = es.GlobalStepEvict(5)
     with (
-        durable(place, storage_type=storage_type, evict=option) as variable,
-        make("like", evict=option) as like,
+        make_durable_table(place, storage_type=storage_type, evict=option) as variable,
+        make_table("like", evict=option) as like,
     ):
         train(variable, range(20))
         train(like, range(20))
@@ -152,7 +152,7 @@ def test_a_checkpoint_evicts_as_a_save_does(place: Path, storage_type: es.Storag
         assert contents(variable) == wanted
         assert variable.total_count()[0] < rows
         train(variable, range(20, 23))  # lost
-    with durable(place, storage_type=storage_type) as variable:
+    with make_durable_table(place, storage_type=storage_type) as variable:
         es.restore_persisted([variable], place / "checkpoints")
         assert contents(variable) == wanted
 
@@ -161,8 +161,8 @@ def test_without_a_step_each_variable_of_a_checkpoint_evicts_by_its_own_updates(
     place: Path,
 ) -> None:
     option = es.GlobalStepEvict(5)
-    often = durable(place, "often", evict=option)
-    seldom = durable(place, "seldom", evict=option)
+    often = make_durable_table(place, "often", evict=option)
+    seldom = make_durable_table(place, "seldom", evict=option)
     with often, seldom:
         train(often, range(20))
         seldom.apply_gradients([1], np.ones((1, DIM), np.float32))
@@ -176,17 +176,17 @@ def test_without_a_step_each_variable_of_a_checkpoint_evicts_by_its_own_updates(
     ids=["counter", "sketch"],
 )
 def test_waiting_keys_come_back(place: Path, pool_type: es.StorageType, filter_option: Any) -> None:
-    with durable(place, storage_type=pool_type, filter=filter_option) as variable:
+    with make_durable_table(place, storage_type=pool_type, filter=filter_option) as variable:
         train(variable, range(20))
         es.persist([variable], place / "checkpoints", global_step=20)
         waiting = variable.stats()["waiting_keys"]
         assert waiting > 0
         train(variable, range(20, 30))
-    with durable(place, storage_type=pool_type, filter=filter_option) as variable:
+    with make_durable_table(place, storage_type=pool_type, filter=filter_option) as variable:
         es.restore_persisted([variable], place / "checkpoints")
         assert variable.stats()["waiting_keys"] == waiting
         train(variable, range(20, 50))
-        assert contents(variable) == plain(50, filter=filter_option)
+        assert contents(variable) == rows_in_dram_after(50, filter=filter_option)
 
 
 @pytest.mark.parametrize(
@@ -195,15 +195,15 @@ def test_waiting_keys_come_back(place: Path, pool_type: es.StorageType, filter_o
 def test_a_restored_optimizer_goes_on_from_its_state_at_the_checkpoint(
     place: Path, pool_type: es.StorageType, optimizer: Any
 ) -> None:
-    with durable(place, storage_type=pool_type, optimizer=optimizer) as variable:
+    with make_durable_table(place, storage_type=pool_type, optimizer=optimizer) as variable:
         train(variable, range(20))
         variable.learning_rate = 0.05
         es.persist([variable], place / "checkpoints")
         train(variable, range(20, 25))
         variable.learning_rate = 0.5
     with (
-        durable(place, storage_type=pool_type, optimizer=optimizer) as variable,
-        make("p", optimizer=optimizer) as other,
+        make_durable_table(place, storage_type=pool_type, optimizer=optimizer) as variable,
+        make_table("p", optimizer=optimizer) as other,
     ):
         assert es.restore_persisted([variable], place / "checkpoints") == 20
         assert variable.learning_rate == 0.05
@@ -218,8 +218,8 @@ def test_one_checkpoint_covers_all_partitions_of_several_variables(
     place: Path, storage_type: es.StorageType
 ) -> None:
     def pair() -> tuple[es.EmbeddingVariable, es.EmbeddingVariable]:
-        a = durable(place, "a", storage_type, partition_num=3)
-        return a, durable(place, "b", storage_type)
+        a = make_durable_table(place, "a", storage_type, partition_num=3)
+        return a, make_durable_table(place, "b", storage_type)
 
     a, b = pair()
     with a, b:
@@ -228,23 +228,23 @@ def test_one_checkpoint_covers_all_partitions_of_several_variables(
         es.persist([a, b], place / "checkpoints")
         train(a, range(60, 64))
         with (
-            durable(place, "c", storage_type) as c,
+            make_durable_table(place, "c", storage_type) as c,
             pytest.raises(InvalidArgumentError, match="persist the same ones together"),
         ):
             es.persist([a, c], place / "checkpoints")
     a, b = pair()
     with a, b:
         es.restore_persisted([b, a], place / "checkpoints")
-        assert contents(a) == plain(60)
-        assert contents(b) == plain(70)
+        assert contents(a) == rows_in_dram_after(60)
+        assert contents(b) == rows_in_dram_after(70)
         train(a, range(60, 64))
-        assert contents(a) == plain(64)
+        assert contents(a) == rows_in_dram_after(64)
 
 
 def test_a_row_that_did_not_change_is_not_written_again(
     place: Path, pool_type: es.StorageType
 ) -> None:
-    with durable(place, storage_type=pool_type, cache_rows=KEYS) as variable:
+    with make_durable_table(place, storage_type=pool_type, cache_rows=KEYS) as variable:
         train(variable, range(30))
         es.persist([variable], place / "checkpoints")
         pool = place / "table.pool"
@@ -266,7 +266,7 @@ def test_a_row_that_did_not_change_is_not_written_again(
 def test_the_cache_is_full_before_a_checkpoint_is_advised(
     place: Path, pool_type: es.StorageType
 ) -> None:
-    with durable(place, storage_type=pool_type) as variable:
+    with make_durable_table(place, storage_type=pool_type) as variable:
         assert not es.should_persist([variable])
         train(variable, range(20))
         variable.drain()
@@ -284,7 +284,7 @@ def test_no_checkpoint_is_advised_while_one_is_pending(
         finish(writer, *checkpoint)
 
     monkeypatch.setattr(PersistWriter, "_finish", when_it_may)
-    with durable(place) as variable:
+    with make_durable_table(place) as variable:
         train(variable, range(20))
         variable.drain()
         es.persist([variable], place / "checkpoints", 1)
@@ -308,9 +308,9 @@ def test_a_killed_process_leaves_its_last_checkpoint(
         import os, signal
         from pathlib import Path
         import embstore as es
-        from durable_table import durable, train
+        from durable_table import make_durable_table, train
         place = Path({str(place)!r})
-        variable = durable(place, storage_type=es.StorageType.{storage_type.name})
+        variable = make_durable_table(place, storage_type=es.StorageType.{storage_type.name})
         train(variable, range(45))
         es.persist([variable], place / "checkpoints", global_step=45)
         train(variable, range(45, 50))
@@ -319,46 +319,46 @@ def test_a_killed_process_leaves_its_last_checkpoint(
     """)
     ended = run_program(program)
     assert ended.returncode == -9, ended.stderr
-    with durable(place, storage_type=storage_type) as variable:
+    with make_durable_table(place, storage_type=storage_type) as variable:
         step = es.restore_persisted([variable], place / "checkpoints")
         assert step in (45, 50)
-        assert contents(variable) == plain(step)
+        assert contents(variable) == rows_in_dram_after(step)
 
 
 def test_rows_of_an_earlier_run_are_neither_lost_nor_mixed_with_new_ones(
     place: Path, storage_type: es.StorageType
 ) -> None:
-    with durable(place, storage_type=storage_type) as variable:
+    with make_durable_table(place, storage_type=storage_type) as variable:
         train(variable, range(50))
         es.persist([variable], place / "checkpoints")
-    with durable(place, storage_type=storage_type) as variable:
+    with make_durable_table(place, storage_type=storage_type) as variable:
         assert variable.total_count() == (0, DIM)
         with pytest.raises(StorageError, match=r"table\.pool: holds checkpoints of an earlier run"):
             train(variable, range(1))
         with pytest.raises(EmbStoreError, match="restore_persisted"):
             es.persist([variable], place / "others")
-    with durable(place, storage_type=storage_type) as variable:
+    with make_durable_table(place, storage_type=storage_type) as variable:
         es.restore_persisted([variable], place / "checkpoints")
-        assert contents(variable) == plain(50)
-    with durable(place, storage_type=storage_type) as variable:
+        assert contents(variable) == rows_in_dram_after(50)
+    with make_durable_table(place, storage_type=storage_type) as variable:
         es.discard_persisted([variable])
         train(variable, range(50, 90))
         with pytest.raises(InvalidArgumentError, match="lists checkpoints"):
             es.persist([variable], place / "checkpoints")
         es.persist([variable], place / "others")
         after = contents(variable)
-    with durable(place, storage_type=storage_type) as variable:
+    with make_durable_table(place, storage_type=storage_type) as variable:
         es.restore_persisted([variable], place / "others")
         assert contents(variable) == after
 
 
 def test_a_table_that_awaits_its_restore_replaces_no_save(place: Path) -> None:
-    with durable(place) as variable, make("other") as other:
+    with make_durable_table(place) as variable, make_table("other") as other:
         train(variable, range(50))
         train(other, range(50))
         es.persist([variable], place / "checkpoints")
         es.save(place / "saved", [variable, other], 50)
-    with durable(place) as variable, make("other") as other:
+    with make_durable_table(place) as variable, make_table("other") as other:
         refused = pytest.raises(StorageError, match=r"pool of table holds .* an earlier run; take")
         with refused:
             es.save(place / "saved", [other, variable], 51)
@@ -367,7 +367,7 @@ def test_a_table_that_awaits_its_restore_replaces_no_save(place: Path) -> None:
         assert not (place / "rows").exists()
         es.discard_persisted([variable])
         es.restore(place / "saved", [variable, other])
-        assert contents(variable) == plain(50)
+        assert contents(variable) == rows_in_dram_after(50)
         es.save(place / "saved", [variable, other], 50)
 
 
@@ -376,7 +376,7 @@ def test_a_variable_without_restores_refuses_the_pool_of_an_earlier_run(
     place: Path, storage_type: es.StorageType, partition_num: int
 ) -> None:
     def opened(*, restores: bool) -> es.EmbeddingVariable:
-        return durable(
+        return make_durable_table(
             place, storage_type=storage_type, partition_num=partition_num, restores=restores
         )
 
@@ -388,7 +388,7 @@ def test_a_variable_without_restores_refuses_the_pool_of_an_earlier_run(
             opened(restores=False)
     with opened(restores=True) as variable:
         es.restore_persisted([variable], place / "checkpoints")
-        assert contents(variable) == plain(20)
+        assert contents(variable) == rows_in_dram_after(20)
     with opened(restores=True) as variable:
         es.discard_persisted([variable])
     with opened(restores=False) as variable:
@@ -399,42 +399,42 @@ def test_a_variable_without_restores_refuses_the_pool_of_an_earlier_run(
 def test_a_pool_of_another_number_of_partitions_is_refused(
     place: Path, first: int, second: int
 ) -> None:
-    with durable(place, partition_num=first) as variable:
+    with make_durable_table(place, partition_num=first) as variable:
         train(variable, range(20))
         es.persist([variable], place / "checkpoints")
     for restores in (False, True):
         with pytest.raises(InvalidArgumentError, match=r"checkpoint-.*partition_num"):
-            durable(place, partition_num=second, restores=restores)
-    with durable(place, partition_num=first) as variable:
+            make_durable_table(place, partition_num=second, restores=restores)
+    with make_durable_table(place, partition_num=first) as variable:
         es.restore_persisted([variable], place / "checkpoints")
-        assert contents(variable) == plain(20)
+        assert contents(variable) == rows_in_dram_after(20)
 
 
 def test_checkpoints_stay_if_their_list_is_not_found(place: Path) -> None:
-    with durable(place) as variable:
+    with make_durable_table(place) as variable:
         train(variable, range(10))
         es.persist([variable], place / "checkpoints")
     (place / "checkpoints").rename(place / "elsewhere")
-    with durable(place) as variable, pytest.raises(StorageError, match="an earlier run"):
+    with make_durable_table(place) as variable, pytest.raises(StorageError, match="an earlier run"):
         train(variable, range(3))
-    with durable(place) as variable:
+    with make_durable_table(place) as variable:
         es.restore_persisted([variable], place / "elsewhere")
-        assert contents(variable) == plain(10)
+        assert contents(variable) == rows_in_dram_after(10)
 
 
 def test_checkpoints_stay_although_their_directory_lists_others_now(place: Path) -> None:
-    with durable(place) as variable:
+    with make_durable_table(place) as variable:
         train(variable, range(10))
         es.persist([variable], place / "checkpoints")
     (place / "checkpoints").rename(place / "elsewhere")
     (place / "other").mkdir()
-    with durable(place / "other") as other:
+    with make_durable_table(place / "other") as other:
         es.persist([other], place / "checkpoints")
     with pytest.raises(StorageError, match="an earlier run"):
-        durable(place, restores=False)
-    with durable(place) as variable:
+        make_durable_table(place, restores=False)
+    with make_durable_table(place) as variable:
         es.restore_persisted([variable], place / "elsewhere")
-        assert contents(variable) == plain(10)
+        assert contents(variable) == rows_in_dram_after(10)
 
 
 @pytest.mark.parametrize("runs", [1, 2])
@@ -444,7 +444,7 @@ def test_variables_of_one_checkpoint_are_persisted_together_or_elsewhere(
     """Otherwise the last checkpoint of the variables that are left out would be lost."""
 
     def opened(name: str) -> es.EmbeddingVariable:
-        return durable(place, name=name)
+        return make_durable_table(place, name=name)
 
     checkpoints, others = place / "checkpoints", place / "others"
     a, b = opened("a"), opened("b")
@@ -466,30 +466,30 @@ def test_variables_of_one_checkpoint_are_persisted_together_or_elsewhere(
     assert (es.persisted(checkpoints), es.persisted(others)) == ([1], [2])
     with opened("a") as a, opened("b") as b:
         assert es.restore_persisted([a], checkpoints) == 10
-        assert contents(a) == plain(10)
+        assert contents(a) == rows_in_dram_after(10)
         assert es.restore_persisted([b], others) == 30
-        assert contents(b) == plain(20)
+        assert contents(b) == rows_in_dram_after(20)
 
 
 def test_a_checkpoint_of_another_pool_is_refused(place: Path) -> None:
     (place / "a").mkdir()
     (place / "b").mkdir()
     for folder in ("a", "b"):
-        with durable(place / folder) as variable:
+        with make_durable_table(place / folder) as variable:
             train(variable, range(10))
             es.persist([variable], place / folder / "checkpoints")
     with (
-        durable(place / "a") as variable,
+        make_durable_table(place / "a") as variable,
         pytest.raises(CheckpointError, match=r"aren't in .*table\.pool"),
     ):
         es.restore_persisted([variable], place / "b" / "checkpoints")
-    with durable(place / "a") as variable:
+    with make_durable_table(place / "a") as variable:
         with pytest.raises(CheckpointError):
             es.restore_persisted([variable], place / "b" / "checkpoints")
         es.restore_persisted(
             [variable], place / "a" / "checkpoints"
         )  # a restore may be tried again
-        assert contents(variable) == plain(10)
+        assert contents(variable) == rows_in_dram_after(10)
 
 
 @pytest.mark.parametrize(
@@ -503,29 +503,29 @@ def test_a_checkpoint_of_another_pool_is_refused(place: Path) -> None:
 def test_a_pool_of_another_dim_optimizer_or_size_is_refused_and_stays_as_it_was(
     place: Path, options: dict[str, Any], message: str
 ) -> None:
-    with durable(place) as variable:
+    with make_durable_table(place) as variable:
         train(variable, range(10))
         es.persist([variable], place / "checkpoints")
     with pytest.raises(EmbStoreError, match=message):
-        durable(place, **options)
-    with durable(place) as variable:
+        make_durable_table(place, **options)
+    with make_durable_table(place) as variable:
         es.restore_persisted([variable], place / "checkpoints")
-        assert contents(variable) == plain(10)
+        assert contents(variable) == rows_in_dram_after(10)
 
 
 def test_two_variables_of_one_directory_have_pools_of_their_own(place: Path) -> None:
-    with durable(place, "a") as a, durable(place, "b") as b:
+    with make_durable_table(place, "a") as a, make_durable_table(place, "b") as b:
         train(a, range(10))
         train(b, range(15))
         es.persist([a], place / "of a")
         es.persist([b], place / "of b")
         with pytest.raises(InUseError, match="in use"):
-            durable(place, "a")
-    with durable(place, "a") as a, durable(place, "b") as b:
+            make_durable_table(place, "a")
+    with make_durable_table(place, "a") as a, make_durable_table(place, "b") as b:
         es.restore_persisted([b], place / "of b")
         es.restore_persisted([a], place / "of a")
-        assert contents(a) == plain(10)
-        assert contents(b) == plain(15)
+        assert contents(a) == rows_in_dram_after(10)
+        assert contents(b) == rows_in_dram_after(15)
 
 
 def apply_ones(variable: es.EmbeddingVariable, ids: Any) -> None:
@@ -557,7 +557,7 @@ def test_a_full_pool_refuses_a_batch_before_anything_changes_and_goes_on_when_it
     place: Path, pool_type: es.StorageType
 ) -> None:
     size = 2 << 20
-    with durable(place, storage_type=pool_type, pool_bytes=size) as variable:
+    with make_durable_table(place, storage_type=pool_type, pool_bytes=size) as variable:
         end = fill(variable, 0)
         assert end > 1000
         before = contents(variable)
@@ -569,7 +569,7 @@ def test_a_full_pool_refuses_a_batch_before_anything_changes_and_goes_on_when_it
         with pytest.raises(StoreFullError):
             apply_ones(variable, np.arange(end))
         assert contents(variable) == before
-    with durable(place, storage_type=pool_type, pool_bytes=2 * size) as variable:
+    with make_durable_table(place, storage_type=pool_type, pool_bytes=2 * size) as variable:
         es.restore_persisted([variable], place / "checkpoints")
         assert contents(variable) == before
         apply_ones(variable, np.arange(end))
@@ -578,7 +578,7 @@ def test_a_full_pool_refuses_a_batch_before_anything_changes_and_goes_on_when_it
 
 
 def test_a_checkpoint_whose_file_cannot_be_written_leaves_the_one_before(place: Path) -> None:
-    with durable(place) as variable:
+    with make_durable_table(place) as variable:
         train(variable, range(10))
         es.persist([variable], place / "checkpoints", global_step=10)
         train(variable, range(10, 20))
@@ -590,9 +590,9 @@ def test_a_checkpoint_whose_file_cannot_be_written_leaves_the_one_before(place: 
         unfinished.unlink()
         train(variable, range(20, 30))
         es.persist([variable], place / "checkpoints", global_step=30)
-    with durable(place) as variable:
+    with make_durable_table(place) as variable:
         assert es.restore_persisted([variable], place / "checkpoints") == 30
-        assert contents(variable) == plain(30)
+        assert contents(variable) == rows_in_dram_after(30)
 
 
 @contextlib.contextmanager
@@ -611,20 +611,20 @@ NO_ROOM = "checkpoint-00000002: can't be written: No"
 
 
 def test_the_error_of_a_checkpoint_without_room_is_raised_once(place: Path) -> None:
-    with durable(place) as variable:
+    with make_durable_table(place) as variable:
         train(variable, range(10))
         es.persist([variable], place / "checkpoints", global_step=10)
         train(variable, range(10, 20))
         with full_medium(), pytest.raises(StorageError, match=NO_ROOM):
             es.persist([variable], place / "checkpoints")
         assert es.persist([variable], place / "checkpoints", global_step=20) == 3
-    with durable(place) as variable:
+    with make_durable_table(place) as variable:
         assert es.restore_persisted([variable], place / "checkpoints") == 20
-        assert contents(variable) == plain(20)
+        assert contents(variable) == rows_in_dram_after(20)
 
 
 def test_closing_goes_on_though_the_medium_had_no_room_for_a_checkpoint(place: Path) -> None:
-    variable = durable(place)
+    variable = make_durable_table(place)
     train(variable, range(10))
     es.persist([variable], place / "checkpoints", global_step=10)
     train(variable, range(10, 20))
@@ -632,16 +632,16 @@ def test_closing_goes_on_though_the_medium_had_no_room_for_a_checkpoint(place: P
         es.persist([variable], place / "checkpoints", 1)
         with pytest.raises(StorageError, match=NO_ROOM):
             variable.close()
-    with durable(place) as variable:
+    with make_durable_table(place) as variable:
         assert es.restore_persisted([variable], place / "checkpoints") == 10
-        assert contents(variable) == plain(10)
+        assert contents(variable) == rows_in_dram_after(10)
 
 
 def test_a_checkpoint_counts_although_an_older_one_cant_be_removed(
     place: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     in_the_way = place / "checkpoints" / ".checkpoint-00000001.removed"
-    with durable(place) as variable:
+    with make_durable_table(place) as variable:
         train(variable, range(10))
         es.persist([variable], place / "checkpoints", global_step=10)
         (in_the_way / "file").mkdir(parents=True)
@@ -654,9 +654,9 @@ def test_a_checkpoint_counts_although_an_older_one_cant_be_removed(
         train(variable, range(30, 40))
         es.persist([variable], place / "checkpoints", global_step=40)
         assert es.persisted(place / "checkpoints") == [4]
-    with durable(place) as variable:
+    with make_durable_table(place) as variable:
         assert es.restore_persisted([variable], place / "checkpoints") == 40
-        assert contents(variable) == plain(40)
+        assert contents(variable) == rows_in_dram_after(40)
 
 
 class PersistComesFirst:
@@ -696,7 +696,7 @@ class PersistComesFirst:
 def test_a_persist_that_comes_in_before_a_restore_is_waited_for(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with durable(place) as variable:
+    with make_durable_table(place) as variable:
         train(variable, range(10))
         es.persist([variable], place / "checkpoints", global_step=10)
         first = PersistComesFirst(monkeypatch, variable, place / "checkpoints")
@@ -704,14 +704,14 @@ def test_a_persist_that_comes_in_before_a_restore_is_waited_for(
             assert es.restore_persisted([variable], place / "checkpoints") == 20
         finally:
             first.may_finish.set()
-        assert contents(variable) == plain(20)
+        assert contents(variable) == rows_in_dram_after(20)
         assert es.persisted(place / "checkpoints") == [1, 2]
 
 
 def test_a_persist_that_comes_in_before_a_restore_of_a_training_is_given_up(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with durable(place) as variable, es.Checkpoints(place / "trained") as checkpoints:
+    with make_durable_table(place) as variable, es.Checkpoints(place / "trained") as checkpoints:
         train(variable, range(10))
         with checkpoints.checkpoint(10, [variable]):
             pass
@@ -722,7 +722,7 @@ def test_a_persist_that_comes_in_before_a_restore_of_a_training_is_given_up(
             first.may_finish.set()
         assert found is not None
         assert found.step == 10
-        assert contents(variable) == plain(10)
+        assert contents(variable) == rows_in_dram_after(10)
         assert es.persisted(place / "trained" / "pools") == [1]
 
 
@@ -739,7 +739,7 @@ def test_all_checkpoints_stay_listed_if_a_newer_one_cant_be_taken_off_the_list(
         if len(synced) == 2:
             raise OSError(errno.EIO, "lost", str(path))
 
-    with durable(place) as variable:
+    with make_durable_table(place) as variable:
         for number in (1, 2, 3):
             train(variable, range(10 * number - 10, 10 * number))
             es.persist([variable], checkpoints, global_step=10 * number, keep=3)
@@ -750,12 +750,12 @@ def test_all_checkpoints_stay_listed_if_a_newer_one_cant_be_taken_off_the_list(
         with pytest.raises(StorageError, match="checkpoint"):
             es.restore_persisted([variable], checkpoints, 1)
         assert es.persisted(checkpoints) == [1, 2, 3]
-        assert contents(variable) == plain(30)
+        assert contents(variable) == rows_in_dram_after(30)
         if fails_at == "the name":
             shutil.rmtree(in_the_way)
         for number in (3, 2, 1):
             assert es.restore_persisted([variable], checkpoints, number) == 10 * number
-            assert contents(variable) == plain(10 * number)
+            assert contents(variable) == rows_in_dram_after(10 * number)
         assert es.persisted(checkpoints) == [1]
 
 
@@ -763,7 +763,7 @@ def test_a_newer_checkpoint_that_cant_be_listed_again_keeps_no_other_off_the_lis
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoints = place / "checkpoints"
-    with durable(place) as variable:
+    with make_durable_table(place) as variable:
         for number in (1, 2, 3):
             train(variable, range(10 * number - 10, 10 * number))
             es.persist([variable], checkpoints, global_step=10 * number, keep=3)
@@ -779,14 +779,14 @@ def test_a_newer_checkpoint_that_cant_be_listed_again_keeps_no_other_off_the_lis
         assert es.persisted(checkpoints) == [1, 2, 3]
         shutil.rmtree(checkpoints / "checkpoint-00000002")
         assert es.restore_persisted([variable], checkpoints, 3) == 30
-        assert contents(variable) == plain(30)
+        assert contents(variable) == rows_in_dram_after(30)
 
 
 def test_a_checkpoint_of_a_variable_that_is_closed_meanwhile_raises_closed_error(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin = PersistWriter.begin
-    variable = durable(place)
+    variable = make_durable_table(place)
     train(variable, range(10))
     es.persist([variable], place / "checkpoints", global_step=10)
 
@@ -800,9 +800,9 @@ def test_a_checkpoint_of_a_variable_that_is_closed_meanwhile_raises_closed_error
         with pytest.raises(ClosedError, match="closed"):
             es.persist([variable], place / "checkpoints", 1)
     assert [entry.name for entry in place.glob("checkpoints/.checkpoint-*")] == []
-    with durable(place) as variable:
+    with make_durable_table(place) as variable:
         assert es.restore_persisted([variable], place / "checkpoints") == 10
-        assert contents(variable) == plain(10)
+        assert contents(variable) == rows_in_dram_after(10)
 
 
 def test_a_persist_beside_the_end_of_a_close_raises_closed_error(
@@ -818,7 +818,7 @@ def test_a_persist_beside_the_end_of_a_close_raises_closed_error(
         refused.append(str(error.value))
         close(directory)
 
-    with durable(place) as variable:
+    with make_durable_table(place) as variable:
         train(variable, range(10))
         es.persist([variable], place / "checkpoints")
         monkeypatch.setattr(checkpoint_directories.CheckpointDirectory, "close", persists_first)
@@ -830,7 +830,7 @@ def test_a_variable_that_is_closed_during_its_first_persist_keeps_no_directory(
     place: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     take = PersistWriter._adopt
-    variable = durable(place)
+    variable = make_durable_table(place)
     train(variable, range(10))
 
     def closed_meanwhile(writer: PersistWriter, variables: list[es.EmbeddingVariable]) -> None:
@@ -844,14 +844,14 @@ def test_a_variable_that_is_closed_during_its_first_persist_keeps_no_directory(
         patch.setattr(PersistWriter, "_adopt", closed_meanwhile)
         with pytest.raises(ClosedError):
             es.persist([variable], place / "checkpoints")
-    with durable(place) as again:
+    with make_durable_table(place) as again:
         train(again, range(10))
         assert es.persist([again], place / "checkpoints") == 1
 
 
 @pytest.mark.timeout(20)  # an open that waits for a writer would wait for ever
 def test_a_fifo_in_the_place_of_a_pools_note_is_refused_at_once(place: Path) -> None:
-    with durable(place) as variable:
+    with make_durable_table(place) as variable:
         train(variable, range(10))
         es.persist([variable], place / "checkpoints", global_step=10)
     (listed,) = place.glob("*.listed-at")
@@ -859,15 +859,15 @@ def test_a_fifo_in_the_place_of_a_pools_note_is_refused_at_once(place: Path) -> 
     listed.unlink()
     os.mkfifo(note)
     with pytest.raises(CheckpointError, match="begun-at: is not a file"):
-        durable(place)
+        make_durable_table(place)
     note.unlink()
-    with durable(place) as variable:
+    with make_durable_table(place) as variable:
         assert es.restore_persisted([variable], place / "checkpoints") == 10
-        assert contents(variable) == plain(10)
+        assert contents(variable) == rows_in_dram_after(10)
 
 
 def test_damage_in_the_pool_is_reported(place: Path) -> None:
-    with durable(place) as variable:
+    with make_durable_table(place) as variable:
         train(variable, range(30))
         es.persist([variable], place / "checkpoints")
         address = variable.stats()["tiers"][1]
@@ -877,7 +877,7 @@ def test_damage_in_the_pool_is_reported(place: Path) -> None:
     first = next(i for i in range(4096, len(content), 256) if any(content[i : i + 64]))
     content[first + 66] ^= 1
     (place / "table.pool").write_bytes(content)
-    with durable(place) as variable:
+    with make_durable_table(place) as variable:
         es.restore_persisted([variable], place / "checkpoints")
         (damaged,) = variable.damaged_keys()
         with pytest.raises(es.errors.DamagedRowsError, match=r"table\.pool"):
@@ -892,7 +892,8 @@ def test_checkpoints_stay_if_an_older_one_cannot_be_restored(
 
     def opened() -> tuple[es.EmbeddingVariable, es.EmbeddingVariable]:
         a, b = (
-            durable(place, name=name, cache_rows=KEYS, partition_num=partition_num) for name in "ab"
+            make_durable_table(place, name=name, cache_rows=KEYS, partition_num=partition_num)
+            for name in "ab"
         )
         return a, b
 
@@ -928,7 +929,7 @@ def test_checkpoints_stay_if_an_older_one_cannot_be_restored(
 
 
 def test_a_forked_child_can_neither_use_nor_harm_a_pool(place: Path) -> None:
-    with durable(place) as variable:
+    with make_durable_table(place) as variable:
         train(variable, range(10))
 
         def misuse() -> None:
@@ -939,9 +940,9 @@ def test_a_forked_child_can_neither_use_nor_harm_a_pool(place: Path) -> None:
         assert forked(misuse) == 0
         train(variable, range(10, 20))
         es.persist([variable], place / "checkpoints", global_step=20)
-    with durable(place) as variable:
+    with make_durable_table(place) as variable:
         es.restore_persisted([variable], place / "checkpoints")
-        assert contents(variable) == plain(20)
+        assert contents(variable) == rows_in_dram_after(20)
 
 
 # --- Arguments that are refused
@@ -960,7 +961,7 @@ def test_a_forked_child_can_neither_use_nor_harm_a_pool(place: Path) -> None:
 def test_arguments_that_no_checkpoint_can_have_are_refused_before_it_begins(
     place: Path, argument: str, wrong: int, told: str
 ) -> None:
-    with durable(place) as variable:
+    with make_durable_table(place) as variable:
         with pytest.raises(InvalidArgumentError, match=f"{argument} must be {told}"):
             es.persist([variable], place / "checkpoints", **{argument: wrong})
         assert not (place / "checkpoints").exists()
@@ -968,7 +969,7 @@ def test_arguments_that_no_checkpoint_can_have_are_refused_before_it_begins(
 
 @pytest.mark.parametrize("wrong", [True, "1", 1.0, -1])
 def test_a_wrong_checkpoint_number_gives_up_no_checkpoint(place: Path, wrong: Any) -> None:
-    with durable(place) as variable:
+    with make_durable_table(place) as variable:
         for _ in range(2):
             es.persist([variable], place / "checkpoints", keep=2)
         with pytest.raises(InvalidArgumentError, match="checkpoint_id must be"):
@@ -995,9 +996,11 @@ def test_durability_needs_pmem_below_dram_and_a_path(tmp_path: Path) -> None:
             durability="checkpoint",
         )
     with pytest.raises(InvalidArgumentError, match=r"pool has \d+ places.*make the pool larger"):
-        durable(tmp_path, storage_type=es.StorageType.DRAM_PMEM_SSDHASH, pool_bytes=4350 * 256)
+        make_durable_table(
+            tmp_path, storage_type=es.StorageType.DRAM_PMEM_SSDHASH, pool_bytes=4350 * 256
+        )
     with (
-        make("plain") as variable,
+        make_table("plain") as variable,
         pytest.raises(InvalidArgumentError, match="keeps no checkpoints in its tiers"),
     ):
         es.persist([variable], tmp_path / "checkpoints")

@@ -11,10 +11,10 @@ import pytest
 from durable_table import (
     ROW_BYTES,
     contents,
-    make,
-    plain,
+    make_table,
     pool_bytes_above_ssd,
     rows_a_tier,
+    rows_in_dram_after,
     train,
 )
 from engine_storage import skip_without_library
@@ -23,7 +23,7 @@ import embstore as es
 from embstore.errors import EmbStoreError, StorageError, StoreFullError
 
 ABOVE_SSD = es.StorageType.DRAM_PMEM_SSDHASH
-durable = partial(durable_table.durable, storage_type=ABOVE_SSD)
+durable = partial(durable_table.make_durable_table, storage_type=ABOVE_SSD)
 
 
 @pytest.fixture(autouse=True)
@@ -49,12 +49,12 @@ def test_rows_that_were_trained_more_often_lie_in_higher_tiers(place: Path) -> N
 
 
 def test_a_save_that_is_restored_into_a_pool_trains_on_as_if_it_had_not_moved(place: Path) -> None:
-    with make("table") as other:
+    with make_table("table") as other:
         train(other, range(50))
         es.save(place / "save", [other], 50)
     with durable(place) as variable:
         es.restore(place / "save", [variable])
-        assert contents(variable) == plain(50)
+        assert contents(variable) == rows_in_dram_after(50)
         dram, pool, ssd = rows_a_tier(variable)
         assert dram == 24
         assert pool > 60
@@ -63,7 +63,7 @@ def test_a_save_that_is_restored_into_a_pool_trains_on_as_if_it_had_not_moved(pl
     with durable(place) as variable:
         es.restore_persisted([variable], place / "checkpoints")
         train(variable, range(50, 54))
-        assert contents(variable) == plain(54)
+        assert contents(variable) == rows_in_dram_after(54)
 
 
 def test_slots_that_checkpoints_hold_come_free_with_the_next(place: Path) -> None:
@@ -79,7 +79,7 @@ def test_slots_that_checkpoints_hold_come_free_with_the_next(place: Path) -> Non
                 refusals.append(str(error))
                 es.persist([variable], place / "checkpoints")
                 train(variable, range(step, step + 1))
-        assert contents(variable) == plain(400)
+        assert contents(variable) == rows_in_dram_after(400)
     assert refusals
     assert all("persist, which lets older rows go, or raise" in refusal for refusal in refusals)
 
@@ -91,10 +91,10 @@ def test_a_variable_without_checkpoints_refuses_files_that_have_some(place: Path
         es.persist([variable], place / "checkpoints")
     own = place / "table.ssdhash"
     with pytest.raises(EmbStoreError, match=own.name):
-        make("table", es.StorageOption(ABOVE_SSD, [None, str(place), str(place)]))
+        make_table("table", es.StorageOption(ABOVE_SSD, [None, str(place), str(place)]))
     with durable(place) as variable:
         es.restore_persisted([variable], place / "checkpoints")
-        assert contents(variable) == plain(50)
+        assert contents(variable) == rows_in_dram_after(50)
 
 
 def test_a_pool_of_an_earlier_version_above_leveldb_is_refused_and_says_where_its_rows_are(
@@ -125,7 +125,7 @@ def test_missing_files_are_reported_and_the_pool_stays(place: Path) -> None:
     (place / "elsewhere").rename(own)
     with durable(place) as variable:
         es.restore_persisted([variable], place / "checkpoints")
-        assert contents(variable) == plain(50)
+        assert contents(variable) == rows_in_dram_after(50)
 
 
 def test_a_checkpoint_is_advised_before_the_pool_runs_out_of_slots(place: Path) -> None:
@@ -143,11 +143,11 @@ def test_a_checkpoint_is_advised_before_the_pool_runs_out_of_slots(place: Path) 
         es.persist([variable, other], place / "checkpoints")
         assert not es.should_persist([variable, other])
         train(variable, range(steps, steps + 5))
-        assert contents(variable) == plain(steps + 5)
+        assert contents(variable) == rows_in_dram_after(steps + 5)
 
 
 def test_a_batch_as_large_as_the_pool_fits_if_the_pool_can_move_rows_down(place: Path) -> None:
-    with durable(place) as variable, make("plain") as other:
+    with durable(place) as variable, make_table("plain") as other:
         for first in range(0, 3000, 300):
             ids = np.arange(first, first + 300)
             for table in (variable, other):
@@ -214,7 +214,7 @@ def test_a_save_is_restored_into_tiers_that_it_fills_although_a_checkpoint_keeps
         ],
         durability="checkpoint",
     )
-    with make("table", storage) as variable:
+    with make_table("table", storage) as variable:
         for part in np.array_split(ids, 50):
             variable.apply_gradients(part, grads[: part.size])
         assert rows_a_tier(variable) == [in_dram, in_pool, ids.size - in_dram - in_pool]

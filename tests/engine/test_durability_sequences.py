@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from durable_table import batch, batch_for, contents, durable
+from durable_table import batch, batch_for, contents, make_durable_table
 from engine_storage import IN_MEMORY
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -43,7 +43,9 @@ class DurableTable(RuleBasedStateMachine):
         self.variable = self.opened()
 
     def opened(self) -> es.EmbeddingVariable:
-        return durable(self.place, storage_type=self.storage_type, cache_rows=self.cache_rows)
+        return make_durable_table(
+            self.place, storage_type=self.storage_type, cache_rows=self.cache_rows
+        )
 
     @rule(steps=st.integers(1, 12))
     def train(self, steps: int) -> None:

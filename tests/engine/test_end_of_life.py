@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from programs import kept_variable, run_program
-from telling_lock import TellingLock
+from reporting_lock import ReportingLock
 
 import embstore as es
 
@@ -151,7 +151,7 @@ def test_a_close_beside_another_waits_for_it(
 ) -> None:
     var = kept_variable(tmp_path)
     var.apply_gradients([1, 2], np.ones((2, 16), np.float32))
-    lock = TellingLock(threading.RLock())
+    lock = ReportingLock(threading.RLock())
     monkeypatch.setattr(var, "_closing", lock)
     begun: list[str] = []
     with ThreadPoolExecutor(1) as thread:

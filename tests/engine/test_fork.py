@@ -16,7 +16,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_storage import GPU, MIB, MakeVariable, Stack, StorageOf, made, skip_without_library
+from engine_storage import (
+    GPU,
+    MIB,
+    MakeVariable,
+    Stack,
+    StorageOf,
+    skip_without_library,
+    variable_with_options,
+)
 from programs import run_function, run_program
 
 import embstore as es
@@ -80,7 +88,7 @@ class Kept:
 
     def open(self) -> es.EmbeddingVariable:
         self.variables.append(
-            made(
+            variable_with_options(
                 "kept",
                 3,
                 self._storage,
@@ -260,7 +268,9 @@ def test_a_child_can_make_and_train_a_variable_of_its_own(
 
 def fork_while_threads_train_and_export(directory: str) -> None:
     storage = es.StorageOption(es.StorageType.DRAM_SSDHASH, directory, [MIB, 63 * MIB])
-    var = made("var", 3, storage, optimizer=es.optimizers.Adagrad(0.1), partition_num=2)
+    var = variable_with_options(
+        "var", 3, storage, optimizer=es.optimizers.Adagrad(0.1), partition_num=2
+    )
     done = threading.Event()
 
     def train() -> None:

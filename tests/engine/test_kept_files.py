@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from checkpoint_variables import train
-from engine_storage import Stack, made, row_bytes
+from engine_storage import Stack, row_bytes, variable_with_options
 from exports import Export, assert_same
 from plain_partition import partitions_of
 from programs import run_program
@@ -62,7 +62,7 @@ def open_variable(tmp_path: Path) -> Open:
         storage = es.StorageOption(
             places.storage_type, places.storage_path, sizes, ssdhash_option=ssdhash
         )
-        return made(
+        return variable_with_options(
             "var",
             dim,
             storage,
@@ -191,7 +191,7 @@ def test_a_file_system_without_direct_io_is_an_error_when_the_variable_is_made()
         es.StorageType.DRAM_SSDHASH, shared_memory, ssdhash_option=es.SSDHashOption(direct_io=True)
     )
     with pytest.raises(StorageError, match="this file system has no O_DIRECT"):
-        made("var", 3, storage)
+        variable_with_options("var", 3, storage)
 
 
 # --- Closing and opening
@@ -264,7 +264,7 @@ def test_remains_of_a_power_cut_are_removed_if_rows_are_not_kept(
     left = tmp_path / "table.ssdhash" / "rows-0000000013.ssdhash"
     left.parent.mkdir()
     left.write_bytes(header)  # its name reached the medium, and nothing else
-    with made(
+    with variable_with_options(
         "table",
         4,
         es.StorageOption(storage_type=es.StorageType.DRAM_SSDHASH, storage_path=tmp_path),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from durable_table import durable
+from durable_table import make_durable_table
 from engine_storage import GPU, MIB, MakeVariable, Stack, row_bytes
 from exports import assert_same
 from numpy.typing import NDArray
@@ -72,9 +72,11 @@ def test_large_steps_give_the_bits_of_dram(
 
 def test_large_steps_leave_a_checkpoint_in_a_pool_as_it_is(tmp_path: Path) -> None:
     def opened() -> es.EmbeddingVariable:
-        return durable(tmp_path, storage_type=es.StorageType.HBM_DRAM_PMEM, pool_bytes=32 << 20)
+        return make_durable_table(
+            tmp_path, storage_type=es.StorageType.HBM_DRAM_PMEM, pool_bytes=32 << 20
+        )
 
-    plain = durable(tmp_path / "plain", pool_bytes=32 << 20)
+    plain = make_durable_table(tmp_path / "plain", pool_bytes=32 << 20)
     with opened() as var:
         for step in range(2):
             train_on_the_gpu(var, plain, step)

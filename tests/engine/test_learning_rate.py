@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoint_variables import train, variable
+from checkpoint_variables import open_variable, train
 from engine_storage import MakeVariable
 from exports import assert_same
 from plain_rules import EVERY_RULE
@@ -155,7 +155,10 @@ def test_a_save_from_before_each_shard_had_its_own_counts_goes_on_to_the_bit(
     tmp_path: Path,
 ) -> None:
     adam = optimizers.Adam(0.1)
-    with variable(optimizer=adam, partition_num=2) as var, variable(optimizer=adam) as other:
+    with (
+        open_variable(optimizer=adam, partition_num=2) as var,
+        open_variable(optimizer=adam) as other,
+    ):
         train(var, 3)
         es.save(tmp_path, [var], 1)
         _as_version(2, tmp_path / "save-00000001")
@@ -166,7 +169,7 @@ def test_a_save_from_before_each_shard_had_its_own_counts_goes_on_to_the_bit(
 
 
 def test_a_save_from_before_rates_were_kept_leaves_the_variables_own(tmp_path: Path) -> None:
-    with variable() as var, variable(optimizer=optimizers.Adagrad(0.4)) as other:
+    with open_variable() as var, open_variable(optimizer=optimizers.Adagrad(0.4)) as other:
         train(var, 1)
         es.save(tmp_path, [var], 1)
         _as_version(1, tmp_path / "save-00000001")
@@ -177,7 +180,7 @@ def test_a_save_from_before_rates_were_kept_leaves_the_variables_own(tmp_path: P
 
 
 def test_a_variable_that_only_serves_takes_rows_without_a_rate(tmp_path: Path) -> None:
-    with variable() as var, es.get_embedding_variable("var", 3) as serving:
+    with open_variable() as var, es.get_embedding_variable("var", 3) as serving:
         train(var, 1)
         es.save(tmp_path / "trained", [var], 1)
         es.restore(tmp_path / "trained", [serving])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_storage import files_with_rows, made
+from engine_storage import files_without_locks, variable_with_options
 from numpy.typing import NDArray
 from plain_partition import partition_of
 
@@ -43,7 +43,7 @@ def test_another_reader_finds_every_row_of_the_tier(
     storage = es.StorageOption(
         es.StorageType.DRAM_LEVELDB, storage_path=tmp_path / "rows", storage_size=[640]
     )
-    with made(
+    with variable_with_options(
         "var",
         DIM,
         storage,
@@ -59,7 +59,7 @@ def test_another_reader_finds_every_row_of_the_tier(
         lower = variable.export()
         in_tier = variable.lookup_tier(lower["keys"]) == 1
         places = {int(key): i for i, key in enumerate(lower["keys"]) if in_tier[i]}
-        (files,) = files_with_rows(tmp_path / "rows")
+        (files,) = files_without_locks(tmp_path / "rows")
         shutil.copytree(files, tmp_path / "copy")  # LevelDB lets in one process at a time
 
     assert places
@@ -96,5 +96,5 @@ def test_a_users_files_are_not_written_over(tmp_path: Path) -> None:
     directory.mkdir()
     (directory / "notes.txt").write_text("keep me")
     with pytest.raises(es.errors.StorageError, match=r"var\.leveldb: holds notes\.txt"):
-        made("var", DIM, storage)
+        variable_with_options("var", DIM, storage)
     assert (directory / "notes.txt").read_text() == "keep me"

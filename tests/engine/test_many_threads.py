@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from durable_table import DIM, durable
-from engine_storage import made
+from durable_table import DIM, make_durable_table
+from engine_storage import variable_with_options
 from numpy.typing import NDArray
 from plain_partition import partitions_of
 from programs import kept_variable, ones, run_function
@@ -110,7 +110,7 @@ def test_each_of_100_threads_gets_its_share_although_all_wait_for_room() -> None
 
 
 def checkpoints_after_refused_batches(place: Path, rounds: int) -> None:
-    with durable(place, partition_num=2, cache_rows=2000, pool_bytes=3 << 20) as var:
+    with make_durable_table(place, partition_num=2, cache_rows=2000, pool_bytes=3 << 20) as var:
         keys = np.arange(50_000)
         here, there = (keys[partitions_of(keys, 2) == partition] for partition in range(2))
         # The first partition makes rows for its share of the batch, and removes them again since
@@ -204,7 +204,7 @@ def test_applies_to_a_nearly_full_table_go_side_by_side() -> None:
     ids = np.arange(300_000)
     rows = ids.size + 50  # room for fewer rows than either batch has ids
     storage = es.StorageOption(es.StorageType.DRAM, None, [rows * 512])
-    with made("var", 64, storage, optimizer=es.optimizers.Adagrad(0.1)) as var:
+    with variable_with_options("var", 64, storage, optimizer=es.optimizers.Adagrad(0.1)) as var:
         grads = np.ones((ids.size, 64), np.float32)
         for part in np.array_split(ids, 10):
             var.apply_gradients(part, grads[: part.size])

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoint_variables import variable
+from checkpoint_variables import open_variable
 from engine_storage import Stack
 
 import embstore as es
@@ -20,8 +20,8 @@ def pair() -> Iterator[tuple[es.EmbeddingVariable, es.EmbeddingVariable]]:
     """Yields a variable of two tiers and three partitions, and one of a single tier."""
     stack = Stack(es.StorageType.DRAM_SSDHASH)
     with (
-        variable(stack, name="items", partition_num=3) as items,
-        variable(name="users") as users,
+        open_variable(stack, name="items", partition_num=3) as items,
+        open_variable(name="users") as users,
     ):
         yield items, users
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_storage import IN_MEMORY, MIB, made, skip_without_library
+from engine_storage import IN_MEMORY, MIB, skip_without_library, variable_with_options
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
@@ -62,7 +62,7 @@ def option(storage: str, directory: Path) -> es.StorageOption:
 
 
 def make(name: str, storage: es.StorageOption, partition_num: int) -> es.EmbeddingVariable:
-    return made(
+    return variable_with_options(
         name,
         3,
         storage,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from engine_storage import made, skip_without_library
+from engine_storage import skip_without_library, variable_with_options
 
 import embstore as es
 
@@ -73,7 +73,7 @@ def open_variable(
         [10 * 32] * (tiers - 1) + [2 << 20],
         durability=durability,
     )
-    return made("var", 3, storage, optimizer=es.optimizers.Adagrad(0.1))
+    return variable_with_options("var", 3, storage, optimizer=es.optimizers.Adagrad(0.1))
 
 
 @pytest.fixture(scope="module")

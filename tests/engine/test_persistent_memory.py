@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_storage import MakeVariable, files_with_rows, skip_without_library
+from engine_storage import MakeVariable, files_without_locks, skip_without_library
 from programs import run_program
 
 import embstore as es
@@ -28,7 +28,7 @@ def test_the_directory_is_made_and_the_file_goes_with_the_variable(
 ) -> None:
     directory = tmp_path / "rows"
     var = make_variable(name="users", storage=libpmem(directory))
-    (file,) = files_with_rows(directory)
+    (file,) = files_without_locks(directory)
     assert file.stat().st_size == FILE_BYTES
     assert file.stat().st_blocks * 512 >= FILE_BYTES
     (tier,) = var.stats()["tiers"]
@@ -41,7 +41,7 @@ def test_the_directory_is_made_and_the_file_goes_with_the_variable(
 def test_a_forgotten_variable_leaves_no_file(tmp_path: Path) -> None:
     option = es.EmbeddingVariableOption(storage_option=libpmem(tmp_path))
     var = es.get_embedding_variable("users", 3, ev_option=option)
-    assert len(files_with_rows(tmp_path)) == 1
+    assert len(files_without_locks(tmp_path)) == 1
     del var
     assert list(tmp_path.iterdir()) == []
 

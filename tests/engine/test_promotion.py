@@ -9,7 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_storage import MakeVariable, Stack, StorageOf, made, on_device, row_bytes
+from engine_storage import (
+    MakeVariable,
+    Stack,
+    StorageOf,
+    on_device,
+    row_bytes,
+    variable_with_options,
+)
 from numpy.typing import NDArray
 
 import embstore as es
@@ -252,7 +259,7 @@ def test_accesses_that_were_counted_below_are_kept_with_the_files(tmp_path: Path
             [UPPER.size * ROW_BYTES],
             ssdhash_option=es.SSDHashOption(keep_files=True),
         )
-        return made("var", DIM, storage, optimizer=SGD)
+        return variable_with_options("var", DIM, storage, optimizer=SGD)
 
     with open_variable() as var:
         ranks = table_with_hot_rows_above(var, [UPPER.size])

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoint_variables import train, variable
-from durable_table import contents, durable
+from checkpoint_variables import open_variable, train
+from durable_table import contents, make_durable_table
 from engine_storage import STACKS, Stack
 
 import embstore as es
@@ -25,8 +25,10 @@ def test_a_table_that_is_put_elsewhere_trains_on_with_the_same_bits(
     stack: Stack, partition_num: int
 ) -> None:
     with (
-        variable() as var,
-        variable(stack, partition_num=partition_num, initializer=es.initializers.Ones()) as copy,
+        open_variable() as var,
+        open_variable(
+            stack, partition_num=partition_num, initializer=es.initializers.Ones()
+        ) as copy,
     ):
         train(var, seed=1)
         there = var.export()
@@ -49,7 +51,7 @@ def test_a_table_that_is_put_elsewhere_trains_on_with_the_same_bits(
 
 
 def test_a_put_without_slots_keeps_those_of_old_rows_and_begins_those_of_new_rows() -> None:
-    with variable() as var:
+    with open_variable() as var:
         var.apply_gradients([1], np.ones((1, 3), np.float32))
         before = var.export()["accumulator"]
         var.put([[1, 2]], np.array([[[1, 2, 3], [4, 5, 6]]], np.float32))
@@ -61,7 +63,7 @@ def test_a_put_without_slots_keeps_those_of_old_rows_and_begins_those_of_new_row
 
 
 def test_rows_that_are_put_pass_a_filter_and_their_keys_wait_no_more() -> None:
-    with variable(filter=es.CounterFilter(5)) as var:
+    with open_variable(filter=es.CounterFilter(5)) as var:
         var.apply_gradients([1, 1, 3], rows_of(3))
         assert var.stats()["waiting_keys"] == 2
         var.put([1, 2], rows_of(2))
@@ -71,12 +73,12 @@ def test_rows_that_are_put_pass_a_filter_and_their_keys_wait_no_more() -> None:
 
 
 def test_a_checkpoint_of_a_durable_pool_has_the_rows_that_were_put(place: Path) -> None:
-    with durable(place) as var:
+    with make_durable_table(place) as var:
         var.put(np.arange(100), np.ones((100, var.dim), np.float32))
         wanted = contents(var)
         es.persist([var], place / "checkpoints")
         var.put(np.arange(100), np.zeros((100, var.dim), np.float32))
-    with durable(place) as var:
+    with make_durable_table(place) as var:
         es.restore_persisted([var], place / "checkpoints")
         assert contents(var) == wanted
 
@@ -103,7 +105,7 @@ def test_a_checkpoint_of_a_durable_pool_has_the_rows_that_were_put(place: Path) 
     ],
 )
 def test_a_wrong_argument_of_put_is_named(arguments: dict[str, Any], told: str) -> None:
-    with variable() as var:
+    with open_variable() as var:
         with pytest.raises(InvalidArgumentError, match=told):
             var.put(**arguments)
         assert len(var) == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from checkpoint_variables import files_of
-from engine_storage import made
+from engine_storage import variable_with_options
 
 import embstore as es
 from embstore.checkpoint.manifest import FILE_NAME, Manifest
@@ -18,7 +18,7 @@ ROW_BYTES = 32
 
 
 def lru_variable(directory: Path) -> es.EmbeddingVariable:
-    return made(
+    return variable_with_options(
         "var",
         3,
         es.StorageOption(

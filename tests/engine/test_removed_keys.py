@@ -10,7 +10,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from checkpoint_variables import fail_to_save
-from engine_storage import IN_MEMORY, made
+from engine_storage import IN_MEMORY, variable_with_options
 from exports import assert_same
 from programs import anonymous_bytes, run_function
 
@@ -25,7 +25,7 @@ DIM = 2
 
 def variable(storage_path: Path | None = None) -> es.EmbeddingVariable:
     several = storage_path is not None
-    return made(
+    return variable_with_options(
         "var",
         DIM,
         es.StorageOption(

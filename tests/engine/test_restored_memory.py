@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_storage import IN_MEMORY, made
+from engine_storage import IN_MEMORY, variable_with_options
 from programs import anonymous_bytes, run_program
 
 import embstore as es
@@ -17,7 +17,7 @@ MIB = 1 << 20
 
 
 def variable() -> es.EmbeddingVariable:
-    return made(
+    return variable_with_options(
         "var",
         4,
         es.StorageOption(es.StorageType.DRAM, None, [ROWS * 32]),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_storage import made
+from engine_storage import variable_with_options
 
 import embstore as es
 
@@ -24,7 +24,7 @@ def test_a_restore_moves_few_rows_and_the_first_tier_is_full_of_the_hottest(
         cache_strategy=strategy,
     )
     random = np.random.default_rng(1)
-    with made("table", DIM, storage, optimizer=es.optimizers.SGD(0.1)) as table:
+    with variable_with_options("table", DIM, storage, optimizer=es.optimizers.SGD(0.1)) as table:
         ids = random.permutation(ROWS)
         table.apply_gradients(ids, np.zeros((ROWS, DIM), np.float32))
         hot = ids[:100_000]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from engine_storage import made, skip_without_library
+from engine_storage import skip_without_library, variable_with_options
 from programs import run_program
 
 import embstore as es
@@ -40,7 +40,7 @@ def make(
     kind: es.StorageType, place: Path, size: list[int] | None = None, durability: str | None = None
 ) -> es.EmbeddingVariable:
     storage = es.StorageOption(kind, storage_path=place, storage_size=size, durability=durability)
-    return made("users", 16, storage)
+    return variable_with_options("users", 16, storage)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_table_that_fits_is_made_and_the_next_has_the_room_that_is_left(
         used = sum(file.stat().st_blocks * 512 for file in place.iterdir())
         storage = es.StorageOption(es.StorageType.PMEM_LIBPMEM, place, half)
         with pytest.raises(StoreFullError, match=f"has {MOUNTED_BYTES - used} left"):
-            made("items", 16, storage)
+            variable_with_options("items", 16, storage)
         assert variable.lookup([1]).shape == (1, 16)
     with make(es.StorageType.PMEM_LIBPMEM, place, half):
         pass

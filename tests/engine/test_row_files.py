@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoint_variables import train, variable
+from checkpoint_variables import open_variable, train
 from engine_storage import STACKS, Stack
 from exports import assert_same
 from numpy.typing import NDArray
 from programs import run_program
-from telling_lock import TellingLock
+from reporting_lock import ReportingLock
 
 import embstore as es
 from embstore.errors import InUseError, InvalidArgumentError, MissingLibraryError, StorageError
@@ -40,7 +40,7 @@ def file_format(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def var() -> Iterator[es.EmbeddingVariable]:
-    with variable() as made:
+    with open_variable() as made:
         train(made, seed=1)
         yield made
 
@@ -89,7 +89,7 @@ def write_columns(file: Path, columns: Columns) -> Path:
 @pytest.mark.parametrize("partition_num", [1, 3])
 @pytest.mark.parametrize("stack", STACKS, ids=str)
 def test_chunks_have_all_rows_once_in_the_order_of_keys(stack: Stack, partition_num: int) -> None:
-    with variable(stack, partition_num=partition_num) as var:
+    with open_variable(stack, partition_num=partition_num) as var:
         train(var, seed=1)
         count = len(var)
         for rows in (1, 7, count, 10 * count):
@@ -101,7 +101,7 @@ def test_chunks_have_all_rows_once_in_the_order_of_keys(stack: Stack, partition_
 @pytest.mark.parametrize("partition_num", [1, 3])
 def test_a_range_includes_both_its_ends(partition_num: int) -> None:
     keys = np.array([INT64_MIN, -5, -1, 0, 3, 4, 9, INT64_MAX])
-    with variable(partition_num=partition_num) as var:
+    with open_variable(partition_num=partition_num) as var:
         var.apply_gradients(keys, np.ones((keys.size, 3), np.float32))
         for first, last in ((-5, 4), (-4, 8), (INT64_MIN, INT64_MIN), (9, INT64_MAX), (3, 3)):
             chunks = list(var.export_in_chunks(2, first_key=first, last_key=last))
@@ -137,11 +137,11 @@ def test_no_batch_comes_between_the_partitions_of_an_export(
         pytest.importorskip("safetensors")
     ids = np.arange(40)
     with (
-        variable(initializer=es.initializers.Ones(), optimizer=SGD, partition_num=2) as var,
+        open_variable(initializer=es.initializers.Ones(), optimizer=SGD, partition_num=2) as var,
         ThreadPoolExecutor(1) as thread,
     ):
         var.apply_gradients(ids, np.ones((40, 3), np.float32))
-        lock = TellingLock(var.internals.batch_lock)
+        lock = ReportingLock(var.internals.batch_lock)
         monkeypatch.setattr(var.internals, "batch_lock", lock)
         ask = getattr(Shard, asked)
 
@@ -169,7 +169,7 @@ def test_no_batch_comes_between_the_partitions_of_an_export(
 
 
 def test_the_table_may_be_trained_between_two_chunks() -> None:
-    with variable(partition_num=2) as var:
+    with open_variable(partition_num=2) as var:
         train(var, seed=1)
         for chunk in var.export_in_chunks(10):
             var.apply_gradients(chunk["keys"], np.ones(chunk["values"].shape, np.float32))
@@ -294,7 +294,7 @@ def test_a_folder_that_is_being_written_is_refused_to_others(
         finally:
             goes_on.set()
         assert first.result() == len(var)
-    with variable() as copy:
+    with open_variable() as copy:
         assert es.read_rows(tmp_path / "rows", copy) == len(var)
     assert [entry.name for entry in tmp_path.iterdir()] == ["rows"]
 
@@ -306,13 +306,13 @@ def test_the_unfinished_folder_of_a_killed_process_is_removed(
     assert run_program(call).returncode == -9
     assert not (tmp_path / "rows").exists()
     es.write_rows(tmp_path / "rows", var, file_format=file_format)
-    with variable() as copy:
+    with open_variable() as copy:
         assert es.read_rows(tmp_path / "rows", copy) == len(var)
     assert [entry.name for entry in tmp_path.iterdir()] == ["rows"]
 
 
 def killed_as_it_writes(place: str, file_format: str) -> None:
-    with variable() as made:
+    with open_variable() as made:
         train(made, seed=1)
         chunks = made.export_in_chunks
 
@@ -359,7 +359,7 @@ def test_a_table_that_is_read_trains_on_with_the_same_bits(
     var: es.EmbeddingVariable, file_format: str, partition_num: int, tmp_path: Path
 ) -> None:
     es.write_rows(tmp_path / "rows", var, file_format=file_format, rows_a_file=10)
-    with variable(partition_num=partition_num, initializer=es.initializers.Zeros()) as copy:
+    with open_variable(partition_num=partition_num, initializer=es.initializers.Zeros()) as copy:
         assert es.read_rows(tmp_path / "rows", copy) == len(var)
         assert_same(copy.export(), var.export())  # versions too
         keys = var.export()["keys"]
@@ -372,7 +372,7 @@ def test_weights_of_another_program_are_read(file_format: str, tmp_path: Path) -
     keys = np.array([9, -4, 2**60])
     weights = np.arange(9, dtype=np.float32).reshape(3, 3)
     file = write_columns(tmp_path / f"weights.{file_format}", {"keys": keys, "values": weights})
-    with variable() as var:
+    with open_variable() as var:
         with pytest.raises(InvalidArgumentError, match=r"has nothing, but var keeps accumulator;"):
             es.read_rows(file, var)
         assert es.read_rows(file, var, slots=False) == 3
@@ -388,7 +388,7 @@ def test_a_key_that_occurred_more_often_than_a_put_takes_is_read(
     file_format: str, tmp_path: Path
 ) -> None:
     most = 2**32 - 1
-    with variable() as var, variable() as copy:
+    with open_variable() as var, open_variable() as copy:
         for _ in range(2):
             var.put([1, 2], np.ones((2, 3), np.float32), freqs=[most, 5])
         assert var.get_frequency([1, 2]).tolist() == [2 * most, 10]
@@ -439,7 +439,7 @@ def test_files_that_do_not_fit_are_named_with_what_is_wrong(
 ) -> None:
     file = write_columns(tmp_path / f"rows.{file_format}", columns)
     refused = pytest.raises(InvalidArgumentError, match=rf"{file.name}: .*{named}")
-    with variable(optimizer=SGD) as var, refused:
+    with open_variable(optimizer=SGD) as var, refused:
         es.read_rows(tmp_path, var)
 
 
@@ -452,7 +452,7 @@ def test_numbers_of_types_that_numpy_lacks_are_refused(tmp_path: Path, dtype: st
     # NumPy has these types once a library such as ml_dtypes has registered them.
     told = r"rows\.safetensors: values (is B?F|must be float32, got ).*float32"
     refused = pytest.raises(InvalidArgumentError, match=told)
-    with variable(optimizer=SGD) as var, refused:
+    with open_variable(optimizer=SGD) as var, refused:
         es.read_rows(tmp_path, var)
 
 
@@ -462,7 +462,7 @@ def test_no_row_is_put_if_another_has_an_impossible_version(
     rows = {"keys": np.arange(2), "values": column(np.float32, 2, 3)}
     versions = {"versions": np.array([3, 2**64 - 1], np.uint64)}
     write_columns(tmp_path / f"rows.{file_format}", rows | versions)
-    with variable(optimizer=SGD) as var:
+    with open_variable(optimizer=SGD) as var:
         with pytest.raises(InvalidArgumentError, match="versions must be at most"):
             es.read_rows(tmp_path, var)
         assert len(var) == 0
@@ -473,7 +473,7 @@ def test_no_row_is_put_if_a_later_file_does_not_fit(
 ) -> None:
     es.write_rows(tmp_path / "rows", var, file_format=file_format)
     write_columns(tmp_path / "rows" / f"z.{file_format}", {"keys": np.arange(2)})
-    with variable() as empty:
+    with open_variable() as empty:
         with pytest.raises(InvalidArgumentError, match="no column values"):
             es.read_rows(tmp_path / "rows", empty)
         assert len(empty) == 0
@@ -498,7 +498,10 @@ def test_files_that_can_not_be_read_are_named(
     es.write_rows(tmp_path / "rows", var, file_format=file_format)
     (file,) = (tmp_path / "rows").iterdir()
     damage(file)
-    with variable() as copy, pytest.raises(StorageError, match=f"{file.name}: can't be read as"):
+    with (
+        open_variable() as copy,
+        pytest.raises(StorageError, match=f"{file.name}: can't be read as"),
+    ):
         es.read_rows(tmp_path / "rows", copy)
 
 
@@ -511,7 +514,7 @@ def test_a_parquet_file_with_a_changed_byte_is_refused(
     written = file.read_bytes()
     at = written.index(var.export()["values"].tobytes()[:32]) + 8
     file.write_bytes(written[:at] + bytes([written[at] ^ 1]) + written[at + 1 :])
-    with variable() as copy, pytest.raises(StorageError, match=r"can't be read as .*CRC"):
+    with open_variable() as copy, pytest.raises(StorageError, match=r"can't be read as .*CRC"):
         es.read_rows(tmp_path / "rows", copy)
 
 
@@ -527,7 +530,7 @@ def test_lists_of_several_lengths_and_null_are_refused(tmp_path: Path) -> None:
         values = arrow.array(lists, arrow.list_(arrow.float32()))
         table = arrow.table({"keys": arrow.array([1, 2]), "values": values})
         pyarrow.parquet.write_table(table, tmp_path / "rows.parquet")
-        with variable(optimizer=SGD) as var, pytest.raises(InvalidArgumentError, match=named):
+        with open_variable(optimizer=SGD) as var, pytest.raises(InvalidArgumentError, match=named):
             es.read_rows(tmp_path, var)
 
 
@@ -540,7 +543,7 @@ def test_a_file_without_rows_beside_others_is_read(tmp_path: Path) -> None:
         values = arrow.array([[1.0, 2.0, 3.0]] * len(keys), arrow.list_(arrow.float32()))
         table = arrow.table({"keys": arrow.array(keys, arrow.int64()), "values": values})
         pyarrow.parquet.write_table(table, tmp_path / f"{file}.parquet")
-    with variable(optimizer=SGD) as var:
+    with open_variable(optimizer=SGD) as var:
         assert es.read_rows(tmp_path, var) == 2
         np.testing.assert_array_equal(var.export()["keys"], [5, 6])
 
@@ -560,7 +563,7 @@ def test_columns_that_are_neither_numbers_nor_lists_or_come_twice_are_refused(
     ):
         table = arrow.Table.from_arrays(columns, names=names)
         pyarrow.parquet.write_table(table, tmp_path / "rows.parquet")
-        with variable(optimizer=SGD) as var, pytest.raises(InvalidArgumentError, match=named):
+        with open_variable(optimizer=SGD) as var, pytest.raises(InvalidArgumentError, match=named):
             es.read_rows(tmp_path, var)
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoint_variables import DRAM, train, variable
-from engine_storage import STACKS, Stack, made
+from checkpoint_variables import DRAM, open_variable, train
+from engine_storage import STACKS, Stack, variable_with_options
 
 import embstore as es
 
@@ -20,10 +20,10 @@ OTHER_NUMBER = es.InitializerOption(default_value_dim=100)
 def test_keys_without_a_row_read_and_start_as_in_the_variable_that_was_saved(
     stack: Stack, tmp_path: Path
 ) -> None:
-    with variable() as saved:
+    with open_variable() as saved:
         train(saved, seed=1)
         es.save(tmp_path, [saved], 1)
-        with variable(stack, initializer=OTHER, init=OTHER_NUMBER, first_tier_rows=64) as var:
+        with open_variable(stack, initializer=OTHER, init=OTHER_NUMBER, first_tier_rows=64) as var:
             es.restore(tmp_path, [var])
             np.testing.assert_array_equal(var.lookup(UNTRAINED), saved.lookup(UNTRAINED))
             for each in (var, saved):
@@ -32,19 +32,22 @@ def test_keys_without_a_row_read_and_start_as_in_the_variable_that_was_saved(
 
 
 def test_every_partition_has_the_saved_initial_rows(tmp_path: Path) -> None:
-    with variable(partition_num=2) as saved, variable(partition_num=3, initializer=OTHER) as var:
+    with (
+        open_variable(partition_num=2) as saved,
+        open_variable(partition_num=3, initializer=OTHER) as var,
+    ):
         train(saved, seed=1)
         es.save(tmp_path, [saved], 1)
         es.restore(tmp_path, [var])
         np.testing.assert_array_equal(var.lookup(UNTRAINED), saved.lookup(UNTRAINED))
         es.save(tmp_path / "again", [var], 2)
-        with variable(partition_num=3) as again:
+        with open_variable(partition_num=3) as again:
             es.restore(tmp_path / "again", [again])
             np.testing.assert_array_equal(again.lookup(UNTRAINED), saved.lookup(UNTRAINED))
 
 
 def test_an_incremental_save_keeps_the_initial_rows_of_the_full_one(tmp_path: Path) -> None:
-    with variable() as saved, variable(initializer=OTHER) as var:
+    with open_variable() as saved, open_variable(initializer=OTHER) as var:
         train(saved, seed=1)
         es.save(tmp_path / "full", [saved], 1)
         train(saved, seed=2)
@@ -55,7 +58,7 @@ def test_an_incremental_save_keeps_the_initial_rows_of_the_full_one(tmp_path: Pa
 
 @pytest.mark.parametrize("dim", [2, 5])
 def test_columns_that_the_save_lacks_start_as_the_variables_own(dim: int, tmp_path: Path) -> None:
-    with variable(dim=3) as saved, variable(dim=dim, initializer=OTHER) as var:
+    with open_variable(dim=3) as saved, open_variable(dim=dim, initializer=OTHER) as var:
         own = var.lookup(UNTRAINED)
         train(saved, seed=1)
         es.save(tmp_path, [saved], 1)
@@ -67,7 +70,7 @@ def test_columns_that_the_save_lacks_start_as_the_variables_own(dim: int, tmp_pa
 
 
 def test_a_restore_that_is_refused_leaves_the_initial_rows(tmp_path: Path) -> None:
-    with variable() as saved, variable(DRAM, initializer=OTHER, rows=4) as var:
+    with open_variable() as saved, open_variable(DRAM, initializer=OTHER, rows=4) as var:
         own = var.lookup(UNTRAINED)
         train(saved, seed=1)
         es.save(tmp_path, [saved], 1)
@@ -80,7 +83,7 @@ def test_a_restore_that_is_refused_leaves_the_initial_rows(tmp_path: Path) -> No
 def test_a_pool_that_goes_on_from_a_save_keeps_its_initial_rows(
     place: Path, partition_num: int
 ) -> None:
-    with variable() as saved:
+    with open_variable() as saved:
         train(saved, seed=1)
         es.save(place / "saved", [saved], 1)
         wanted = saved.lookup(UNTRAINED)
@@ -89,7 +92,7 @@ def test_a_pool_that_goes_on_from_a_save_keeps_its_initial_rows(
         storage = es.StorageOption(
             es.StorageType.DRAM_PMEM, place, [4096, 8 << 20], durability="checkpoint"
         )
-        return made(
+        return variable_with_options(
             "var",
             3,
             storage,

@@ -9,10 +9,10 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from engine_storage import made
+from engine_storage import variable_with_options
 from exports import assert_same
 from numpy.typing import NDArray
-from telling_lock import TellingLock
+from reporting_lock import ReportingLock
 
 import embstore as es
 from embstore import _core
@@ -37,7 +37,7 @@ def variable(
     sizes = [2 * dim * 4 * count // partition_num for count in rows]
     if durability is not None:
         sizes[1] = 16 << 20  # includes rows that the pool's checkpoints keep
-    return made(
+    return variable_with_options(
         "var",
         dim,
         es.StorageOption(
@@ -353,7 +353,7 @@ def test_a_save_that_ctrl_c_gives_up_stays_until_its_thread_has_written_it(
         save = shard.prepare_save(SaveRequest("rows", bytes(16), 0, 1, False, None, None))
         written = threads.submit(save.write, False)
         assert slow.writes.wait(30)
-        lock = TellingLock(save._in_use)
+        lock = ReportingLock(save._in_use)
         monkeypatch.setattr(save, "_in_use", lock)
         given_up = threads.submit(save.__exit__)
         lock.wait_for(given_up)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from engine_storage import made
+from engine_storage import variable_with_options
 from numpy.typing import NDArray
 
 import embstore as es
@@ -27,7 +27,7 @@ Variables = list[es.EmbeddingVariable]
 
 
 def adagrad(name: str, dim: int, size_bytes: int | None = None) -> es.EmbeddingVariable:
-    return made(
+    return variable_with_options(
         name,
         dim,
         es.StorageOption(storage_size=None if size_bytes is None else [size_bytes]),

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from durable_table import durable
+from durable_table import make_durable_table
 from engine_storage import MIB, MakeVariable, Stack, StorageOf, row_bytes
 from exports import assert_same
 from numpy.typing import NDArray
 from programs import run_program
-from test_access_counts import since, touched
+from test_access_counts import accesses_since, counted_accesses
 from test_promotion import Ranks
 
 import embstore as es
@@ -217,7 +217,7 @@ def test_a_batch_that_fits_exactly_is_taken_and_one_more_row_is_refused(
 
 def test_all_damaged_rows_of_a_batch_are_named(place: Path) -> None:
     keys = np.arange(12_000)
-    with durable(place, cache_rows=100, pool_bytes=16 << 20) as var:
+    with make_durable_table(place, cache_rows=100, pool_bytes=16 << 20) as var:
         var.apply_gradients(keys, np.ones((keys.size, var.dim), np.float32))
         es.persist([var], place / "checkpoints")
     pool = place / "table.pool"
@@ -227,7 +227,7 @@ def test_all_damaged_rows_of_a_batch_are_named(place: Path) -> None:
         content[record + 66] ^= 1  # in its floats
     pool.write_bytes(content)
     grads = np.ones((keys.size, DIM), np.float32)
-    with durable(place, cache_rows=100, pool_bytes=16 << 20) as var:
+    with make_durable_table(place, cache_rows=100, pool_bytes=16 << 20) as var:
         es.restore_persisted([var], place / "checkpoints")
         damaged = set(var.damaged_keys().tolist())
         assert 200 < len(damaged) < 300
@@ -323,11 +323,11 @@ def test_an_update_reads_no_row_of_a_file_again_after_its_look_up(
     var.apply_gradients(ids, grads)
     var.drain()
     missed = int((var.lookup_tier(ids) == 1).sum())
-    before = touched(var, tier=1)
+    before = counted_accesses(var, tier=1)
     var.lookup(ids, train=True)
     var.apply_gradients(ids, grads)
     var.drain()
-    calls, _ = since(touched(var, tier=1), before)[es.Access.FILE_READ]
+    calls, _ = accesses_since(counted_accesses(var, tier=1), before)[es.Access.FILE_READ]
     assert calls == missed
 
 
@@ -342,10 +342,10 @@ def test_an_update_leaves_the_rows_that_another_look_up_read_to_its_own_update(
     var.drain()
     es.set_num_threads(threads)
     first, second = keys[:10_000], keys[10_000:20_000]
-    before = touched(var, tier=1)
+    before = counted_accesses(var, tier=1)
     var.lookup(first, train=True)  # too much to be kept beside the other's rows
     var.lookup(second, train=True)
     var.apply_gradients(first, grads[:10_000])
     var.apply_gradients(second, grads[:10_000])
-    calls, _ = since(touched(var, tier=1), before)[es.Access.FILE_READ]
+    calls, _ = accesses_since(counted_accesses(var, tier=1), before)[es.Access.FILE_READ]
     assert calls <= 2 * first.size + second.size

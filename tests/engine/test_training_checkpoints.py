@@ -12,14 +12,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checkpoint_variables import train, variable
-from durable_table import CACHE_ROWS, contents, durable, pool_bytes_above_ssd, rows_a_tier
+from checkpoint_variables import open_variable, train
+from durable_table import (
+    CACHE_ROWS,
+    contents,
+    make_durable_table,
+    pool_bytes_above_ssd,
+    rows_a_tier,
+)
 from durable_table import train as train_durable
 from engine_storage import Stack, skip_without_library
 from exports import assert_same
 from forked import forked
 from programs import run_program
-from telling_lock import TellingLock
+from reporting_lock import ReportingLock
 
 import embstore as es
 from embstore.checkpoint.training import checkpoints as training_checkpoints
@@ -29,7 +35,7 @@ from embstore.errors import CheckpointError, ClosedError, InvalidArgumentError, 
 
 @pytest.mark.parametrize("partition_num", [1, 3])
 def test_rows_and_files_of_a_step_come_back_together(tmp_path: Path, partition_num: int) -> None:
-    with variable() as var, es.Checkpoints(tmp_path / "checkpoints") as checkpoints:
+    with open_variable() as var, es.Checkpoints(tmp_path / "checkpoints") as checkpoints:
         assert checkpoints.restore([var]) is None
         for step in range(1, 5):
             train(var, seed=step)
@@ -39,7 +45,7 @@ def test_rows_and_files_of_a_step_come_back_together(tmp_path: Path, partition_n
         train(var, seed=9)  # lost
     stack = Stack(es.StorageType.DRAM_SSDHASH)
     with (
-        variable(stack, partition_num=partition_num) as var,
+        open_variable(stack, partition_num=partition_num) as var,
         es.Checkpoints(tmp_path / "checkpoints") as checkpoints,
     ):
         found = checkpoints.restore([var])
@@ -59,9 +65,9 @@ def test_durable_tables_are_persisted(place: Path, storage_type: es.StorageType)
     pool_bytes = pool_bytes_above_ssd(CACHE_ROWS) + 96 * 256
 
     def table() -> es.EmbeddingVariable:
-        return durable(place, storage_type=storage_type, pool_bytes=pool_bytes)
+        return make_durable_table(place, storage_type=storage_type, pool_bytes=pool_bytes)
 
-    with table() as var, variable() as other:
+    with table() as var, open_variable() as other:
         checkpoints = es.Checkpoints(place / "checkpoints")
         checkpoints.restore([var, other])
         train_durable(var, range(60))
@@ -74,7 +80,7 @@ def test_durable_tables_are_persisted(place: Path, storage_type: es.StorageType)
         if storage_type is es.StorageType.DRAM_PMEM_SSDHASH:
             assert rows_a_tier(var)[-1] > 60
         train_durable(var, range(66, 68))
-    with table() as var, variable() as other:
+    with table() as var, open_variable() as other:
         found = es.Checkpoints(place / "checkpoints").restore([var, other])
         assert found is not None
         assert (found.path / "dense.txt").read_text() == "2"
@@ -86,7 +92,7 @@ def test_durable_tables_are_persisted(place: Path, storage_type: es.StorageType)
 def test_a_restore_that_is_refused_changes_no_table(place: Path, durable_first: bool) -> None:
     pools = place / "pools"
     pools.mkdir()
-    with durable(pools) as var, variable() as other:
+    with make_durable_table(pools) as var, open_variable() as other:
         checkpoints = es.Checkpoints(place / "checkpoints")
         train_durable(var, range(10))
         train(other, seed=1)
@@ -94,7 +100,7 @@ def test_a_restore_that_is_refused_changes_no_table(place: Path, durable_first: 
             pass
     shutil.rmtree(pools)  # its medium is another one now
     pools.mkdir()
-    with durable(pools) as var, variable() as other:
+    with make_durable_table(pools) as var, open_variable() as other:
         train_durable(var, range(20, 30))
         train(other, seed=2)
         wanted, wanted_of_other = contents(var), other.export()
@@ -106,7 +112,7 @@ def test_a_restore_that_is_refused_changes_no_table(place: Path, durable_first: 
 
 
 def test_a_block_that_fails_leaves_the_checkpoint_before(tmp_path: Path) -> None:
-    with variable() as var, es.Checkpoints(tmp_path) as checkpoints:
+    with open_variable() as var, es.Checkpoints(tmp_path) as checkpoints:
         train(var, seed=1)
         with checkpoints.checkpoint(1, [var]) as folder:
             (folder / "dense.txt").write_text("1")
@@ -123,7 +129,11 @@ def test_a_block_that_fails_leaves_the_checkpoint_before(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_incremental_saves_go_on_from_the_programs_own_saves(tmp_path: Path, fails: bool) -> None:
-    with variable() as var, variable() as other, es.Checkpoints(tmp_path / "trained") as trained:
+    with (
+        open_variable() as var,
+        open_variable() as other,
+        es.Checkpoints(tmp_path / "trained") as trained,
+    ):
         train(var, seed=1)
         es.save(tmp_path / "full", [var], 1)
         train(var, seed=2)
@@ -139,7 +149,10 @@ def test_incremental_saves_go_on_from_the_programs_own_saves(tmp_path: Path, fai
 def test_blocks_that_fail_take_no_checkpoint_of_a_durable_table_away(
     place: Path, keep: int
 ) -> None:
-    with durable(place) as var, es.Checkpoints(place / "checkpoints", keep) as checkpoints:
+    with (
+        make_durable_table(place) as var,
+        es.Checkpoints(place / "checkpoints", keep) as checkpoints,
+    ):
         train_durable(var, range(20))
         with checkpoints.checkpoint(1, [var]):
             pass
@@ -150,7 +163,10 @@ def test_blocks_that_fail_take_no_checkpoint_of_a_durable_table_away(
                 1 / 0  # noqa: B018
         assert es.persisted(place / "checkpoints" / "pools") == [1]
         assert [held.number for held in var.internals.shards[0].persisted()] == [1]
-    with durable(place) as var, es.Checkpoints(place / "checkpoints", keep) as checkpoints:
+    with (
+        make_durable_table(place) as var,
+        es.Checkpoints(place / "checkpoints", keep) as checkpoints,
+    ):
         assert checkpoints.restore([var]) is not None
         assert contents(var) == wanted
         with checkpoints.checkpoint(2, [var]):  # checkpoints go on
@@ -158,7 +174,7 @@ def test_blocks_that_fail_take_no_checkpoint_of_a_durable_table_away(
 
 
 def killed_in_a_checkpoint(folder: str) -> None:
-    with variable() as var:
+    with open_variable() as var:
         checkpoints = es.Checkpoints(folder)
         train(var, seed=1)
         with checkpoints.checkpoint(1, [var]) as files:
@@ -175,7 +191,7 @@ def test_a_checkpoint_that_a_killed_process_began_does_not_count_and_is_removed(
     call = f"import test_training_checkpoints as t; t.killed_in_a_checkpoint({str(tmp_path)!r})"
     ended = run_program(call)
     assert ended.returncode == -9
-    with variable() as var, variable() as wanted, es.Checkpoints(tmp_path) as checkpoints:
+    with open_variable() as var, open_variable() as wanted, es.Checkpoints(tmp_path) as checkpoints:
         found = checkpoints.restore([var])
         assert found is not None
         assert found.step == 1
@@ -185,7 +201,7 @@ def test_a_checkpoint_that_a_killed_process_began_does_not_count_and_is_removed(
 
 
 def test_a_file_that_was_changed_is_named(tmp_path: Path) -> None:
-    with variable() as var, es.Checkpoints(tmp_path) as checkpoints:
+    with open_variable() as var, es.Checkpoints(tmp_path) as checkpoints:
         with checkpoints.checkpoint(1, [var]) as folder:
             (folder / "dense.txt").write_text("1")
         found = checkpoints.newest()
@@ -196,7 +212,7 @@ def test_a_file_that_was_changed_is_named(tmp_path: Path) -> None:
 
 
 def test_a_step_that_is_not_later_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with variable() as var, es.Checkpoints(tmp_path) as checkpoints:
+    with open_variable() as var, es.Checkpoints(tmp_path) as checkpoints:
         with checkpoints.checkpoint(5, [var]):
             pass
         with (
@@ -208,7 +224,7 @@ def test_a_step_that_is_not_later_is_refused_before_anything_is_written(tmp_path
 
 def test_links_lead_in_a_checkpoint_where_they_led_when_they_were_made(tmp_path: Path) -> None:
     (tmp_path / "elsewhere.txt").write_text("elsewhere")
-    with variable() as var, es.Checkpoints(tmp_path / "checkpoints") as checkpoints:
+    with open_variable() as var, es.Checkpoints(tmp_path / "checkpoints") as checkpoints:
         with checkpoints.checkpoint(1, [var]) as folder:
             (folder / "dense.txt").write_text("dense")
             (folder / "newest").symlink_to("dense.txt")
@@ -230,7 +246,7 @@ def test_links_that_would_lead_nowhere_in_a_checkpoint_are_refused(
     tmp_path: Path, link: str, told: str
 ) -> None:
     (tmp_path / "elsewhere.txt").write_text("elsewhere")
-    with variable() as var, es.Checkpoints(tmp_path / "checkpoints") as checkpoints:
+    with open_variable() as var, es.Checkpoints(tmp_path / "checkpoints") as checkpoints:
         with checkpoints.checkpoint(1, [var]):
             pass
         refused = pytest.raises(InvalidArgumentError, match=told)
@@ -244,7 +260,7 @@ def test_links_that_would_lead_nowhere_in_a_checkpoint_are_refused(
 
 
 def test_the_error_of_a_failed_write_says_what_it_is(tmp_path: Path) -> None:
-    with variable() as var:
+    with open_variable() as var:
         with es.Checkpoints(tmp_path) as checkpoints:
             with (
                 pytest.raises(StorageError, match=r"can't be written to: .*nowhere_yet"),
@@ -272,7 +288,7 @@ def test_the_error_of_a_failed_write_says_what_it_is(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_in_the_block_of_another_is_refused(tmp_path: Path) -> None:
-    with variable() as var, es.Checkpoints(tmp_path) as checkpoints:
+    with open_variable() as var, es.Checkpoints(tmp_path) as checkpoints:
         train(var, seed=1)
         with checkpoints.checkpoint(1, [var]) as folder:
             (folder / "dense.txt").write_text("1")
@@ -291,7 +307,7 @@ def test_a_checkpoint_in_the_block_of_another_is_refused(tmp_path: Path) -> None
 def test_threads_write_their_checkpoints_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with variable() as var, es.Checkpoints(tmp_path) as checkpoints:
+    with open_variable() as var, es.Checkpoints(tmp_path) as checkpoints:
         in_block, goes_on = threading.Event(), threading.Event()
 
         def write(step: int) -> None:
@@ -304,7 +320,7 @@ def test_threads_write_their_checkpoints_one_after_the_other(
             first = threads.submit(write, 1)
             assert in_block.wait(30)
             in_block.clear()
-            lock = TellingLock(checkpoints._writing)
+            lock = ReportingLock(checkpoints._writing)
             monkeypatch.setattr(checkpoints, "_writing", lock)
             second = threads.submit(write, 2)
             lock.wait_for(second)
@@ -327,7 +343,7 @@ def test_a_restore_waits_for_the_block_of_another_thread(
         skip_without_library(es.StorageType.DRAM_PMEM)
 
     def opened() -> contextlib.AbstractContextManager[es.EmbeddingVariable]:
-        return durable(place) if is_durable else variable(dim=4)
+        return make_durable_table(place) if is_durable else open_variable(dim=4)
 
     with opened() as var, ThreadPoolExecutor(1) as thread:
         checkpoints = es.Checkpoints(place / "checkpoints", keep=1)
@@ -337,7 +353,7 @@ def test_a_restore_waits_for_the_block_of_another_thread(
         train_durable(var, range(10, 20))
         with checkpoints.checkpoint(2, [var]):
             wanted = contents(var)
-            lock = TellingLock(checkpoints._writing)
+            lock = ReportingLock(checkpoints._writing)
             monkeypatch.setattr(checkpoints, "_writing", lock)
             restored = thread.submit(checkpoints.restore, [var])
             lock.wait_for(restored)
@@ -355,7 +371,7 @@ def test_a_restore_waits_for_the_block_of_another_thread(
 
 
 def test_a_restore_in_the_block_of_a_checkpoint_is_refused(tmp_path: Path) -> None:
-    with variable() as var, es.Checkpoints(tmp_path) as checkpoints:
+    with open_variable() as var, es.Checkpoints(tmp_path) as checkpoints:
         train(var, seed=1)
         with checkpoints.checkpoint(1, [var]):
             pass
@@ -374,11 +390,11 @@ def test_a_restore_in_the_block_of_a_checkpoint_is_refused(tmp_path: Path) -> No
 def test_a_restore_in_a_forked_child_is_refused_during_a_block_of_the_parents(
     tmp_path: Path,
 ) -> None:
-    with variable() as var, es.Checkpoints(tmp_path) as checkpoints:
+    with open_variable() as var, es.Checkpoints(tmp_path) as checkpoints:
 
         def restore() -> None:
             with (
-                variable() as own,
+                open_variable() as own,
                 pytest.raises(InvalidArgumentError, match="was opened by the process"),
             ):
                 checkpoints.restore([own])
@@ -390,7 +406,11 @@ def test_a_restore_in_a_forked_child_is_refused_during_a_block_of_the_parents(
 def test_files_that_a_restore_reads_stay_though_another_process_has_taken_the_folder_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with variable() as var, variable(name="other") as other, es.Checkpoints(tmp_path) as reader:
+    with (
+        open_variable() as var,
+        open_variable(name="other") as other,
+        es.Checkpoints(tmp_path) as reader,
+    ):
         train(var, seed=1)
         with reader.checkpoint(1, [var]) as folder:
             (folder / "dense.txt").write_text("1")
@@ -421,12 +441,12 @@ def test_arguments_that_cannot_work_are_named(tmp_path: Path) -> None:
     with es.Checkpoints(tmp_path) as checkpoints:
         with pytest.raises(InvalidArgumentError, match="variables"):
             checkpoints.restore([])
-        with variable() as var, pytest.raises(InvalidArgumentError, match="step"):
+        with open_variable() as var, pytest.raises(InvalidArgumentError, match="step"):
             checkpoints.checkpoint(-1, [var]).__enter__()
 
 
 def test_a_checkpoint_has_the_rows_of_the_beginning_of_its_block(tmp_path: Path) -> None:
-    with variable() as var, es.Checkpoints(tmp_path) as checkpoints:
+    with open_variable() as var, es.Checkpoints(tmp_path) as checkpoints:
         train(var, seed=1)
         wanted = var.export()
         with checkpoints.checkpoint(1, [var]):

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from lost_output import ends_without_output
+from lost_output import run_with_lost_output
 from powercut_programs import EXAMPLES, compiled
 
 from powercut import library as library_module
@@ -524,7 +524,7 @@ def test_output_that_can_not_be_written_is_told_without_a_traceback(
 ) -> None:
     append = [str(programs / "append"), "{medium}/log", "8"]
     program = [sys.executable, "-m", "powercut", *argv, "--", *append]
-    assert ends_without_output(program, unbuffered="") == [
+    assert run_with_lost_output(program, unbuffered="") == [
         (1, ""),
         (2, "powercut: [Errno 28] No space left on device\n"),
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from lost_output import ends_without_output
+from lost_output import run_with_lost_output
 
 from embstore.errors import InvalidArgumentError
 from pmemlab.errors import LabError
@@ -49,7 +49,7 @@ def test_a_number_with_a_unit_is_refused(option: str, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_output_that_can_not_be_written_is_told_without_a_traceback(unbuffered: str) -> None:
     command = [*COMMAND, "--rows", "2000", "--steps", "1"]
-    assert ends_without_output(command, unbuffered) == [
+    assert run_with_lost_output(command, unbuffered) == [
         (1, ""),
         (2, "tables: [Errno 28] No space left on device\n"),
     ]

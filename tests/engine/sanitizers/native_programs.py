@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 SANITIZERS = ("thread", "address,undefined")
 
 # Programs that start threads, or whose part of the core does.
-OF_MANY_THREADS = [
+MULTI_THREADED = [
     "admission_test",
     "device_steps_test",
     "durable_steps_test",
@@ -42,7 +42,7 @@ OF_MANY_THREADS = [
     "table_faults_test",
 ]
 # Programs that use one thread from end to end: the thread sanitizer could find no race in them.
-OF_ONE_THREAD = [
+SINGLE_THREADED = [
     "coldest_rows_test",
     "crc32c_test",
     "cuda_device_test",
@@ -59,7 +59,7 @@ OF_ONE_THREAD = [
 ]
 # Programs that also run without a sanitizer, because their bits depend on the compiler or because
 # they do more then. The tests in Python run the other parts as compiled for users.
-AS_THEY_ARE = [
+ALSO_UNSANITIZED = [
     "crc32c_test",
     "eviction_pool_test",
     "gradient_batch_test",
@@ -70,8 +70,8 @@ AS_THEY_ARE = [
     "table_faults_test",
 ]
 PROGRAMS_OF = {
-    "": [*AS_THEY_ARE, "log_test", "ptx_test"],
-    "thread": [*OF_MANY_THREADS, "log_test", "table_stress"],
+    "": [*ALSO_UNSANITIZED, "log_test", "ptx_test"],
+    "thread": [*MULTI_THREADED, "log_test", "table_stress"],
     "address,undefined": ["native_programs"],
 }
 

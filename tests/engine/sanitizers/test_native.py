@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 from native_programs import (
-    AS_THEY_ARE,
-    OF_MANY_THREADS,
-    OF_ONE_THREAD,
+    ALSO_UNSANITIZED,
+    MULTI_THREADED,
     SANITIZERS,
+    SINGLE_THREADED,
     build,
     names_of_tests,
     run,
@@ -25,9 +25,9 @@ OF_DEVICE_STEPS_BY_ONE_THREAD = {
 }
 
 PROGRAMS = [
-    *[(program, "") for program in AS_THEY_ARE],
-    *[(program, sanitizer) for program in OF_MANY_THREADS for sanitizer in SANITIZERS],
-    *[(program, "address,undefined") for program in OF_ONE_THREAD],
+    *[(program, "") for program in ALSO_UNSANITIZED],
+    *[(program, sanitizer) for program in MULTI_THREADED for sanitizer in SANITIZERS],
+    *[(program, "address,undefined") for program in SINGLE_THREADED],
 ]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from durable_table import DIM as DURABLE_DIM
 from durable_table import ROW_BYTES
-from engine_storage import IN_MEMORY, Stack, made, row_bytes, skip_without_library
+from engine_storage import IN_MEMORY, Stack, row_bytes, skip_without_library, variable_with_options
 from exports import assert_same
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -56,7 +56,7 @@ def variable(
         option = es.StorageOption(
             places.storage_type, places.storage_path, sizes, strategy, ssdhash_option=ssdhash
         )
-        with made(
+        with variable_with_options(
             "var",
             DIM,
             option,
@@ -151,7 +151,7 @@ def durable_variable(
     sizes = [cache_rows * ROW_BYTES, (4096 + 16 + pool_rows) * 256]
     if storage_type is es.StorageType.DRAM_PMEM_SSDHASH:
         sizes.append(ssd_rows * ROW_BYTES)
-    return made(
+    return variable_with_options(
         "var",
         DURABLE_DIM,
         es.StorageOption(storage_type, str(path), sizes, durability="checkpoint"),

@@ -6,7 +6,7 @@ import threading
 from concurrent.futures import Future
 from typing import Any, Protocol
 
-__all__ = ["TellingLock"]
+__all__ = ["ReportingLock"]
 
 
 class _Lock(Protocol):
@@ -14,7 +14,7 @@ class _Lock(Protocol):
     def release(self) -> None: ...
 
 
-class TellingLock:
+class ReportingLock:
     """Stands in for a Lock or RLock in `with` statements."""
 
     def __init__(self, lock: _Lock) -> None:
