@@ -85,15 +85,15 @@ def make_directory(path: Path, argument: str = "path") -> None:
             sync(path.parent)
 
 
-def rename(what: Path, to: Path) -> None:
+def rename(old: Path, new: Path) -> None:
     """Renames a file or directory. The new name is durable on return; if an error is raised, the
     old name stays.
     """
-    what.rename(to)
+    old.rename(new)
     try:
-        sync(to.parent)
+        sync(new.parent)
     except OSError:
-        to.rename(what)
+        new.rename(old)
         raise
 
 

@@ -210,27 +210,27 @@ class LecunNormal(_VarianceScaling):
 _RANDOM = (RandomUniform, RandomNormal, TruncatedNormal, _VarianceScaling)
 
 
-def made_initializer(initializer: Initializer | type[Initializer]) -> Initializer:
+def to_initializer(initializer: Initializer | type[Initializer]) -> Initializer:
     """Returns the initializer; if a class is given, an instance made without arguments.
 
     Raises InvalidArgumentError if `initializer` can't be used.
     """
-    made: object = initializer
+    initializer_object: object = initializer
     if isinstance(initializer, type):
         try:
-            made = initializer()
+            initializer_object = initializer()
         except TypeError as error:
             raise InvalidArgumentError(
                 f"initializer is the class {initializer.__name__}, which needs arguments; make "
                 f"one: {initializer.__name__}(...)"
             ) from error
-    if not callable(made):
+    if not callable(initializer_object):
         raise InvalidArgumentError(
             "initializer must be one of embstore.initializers or a callable of the shape "
-            f"(rows, dim), got {type(made).__name__}; given values go into "
+            f"(rows, dim), got {type(initializer_object).__name__}; given values go into "
             "initializers.Constant(values)"
         )
-    return made
+    return initializer_object
 
 
 def with_seed_of(name: str, initializer: Initializer) -> Initializer:
@@ -277,10 +277,10 @@ def _stream(seed: int | None) -> np.random.RandomState:
 
 def _truncated_standard_normal(shape: Shape, seed: int | None) -> NDArray[np.float64]:
     stream = _stream(seed)
-    wanted = shape[0] * shape[1]
-    kept = np.empty(0)
-    while kept.size < wanted:
+    count = shape[0] * shape[1]
+    accepted = np.empty(0)
+    while accepted.size < count:
         # Keeps values in stream order, so that they don't depend on how many are drawn at once.
-        drawn = stream.standard_normal(wanted)
-        kept = np.concatenate((kept, drawn[np.abs(drawn) <= 2.0]))
-    return kept[:wanted].reshape(shape)
+        drawn = stream.standard_normal(count)
+        accepted = np.concatenate((accepted, drawn[np.abs(drawn) <= 2.0]))
+    return accepted[:count].reshape(shape)

@@ -16,7 +16,7 @@ from embstore.devices import Device
 from embstore.devices.device_table import check_device
 from embstore.errors import InvalidArgumentError
 from embstore.gpu.choice import check_gpu
-from embstore.initializers import Initializer, made_initializer
+from embstore.initializers import Initializer, to_initializer
 from embstore.table import checks
 
 __all__ = [
@@ -381,7 +381,7 @@ class InitializerOption:
 
     def __post_init__(self) -> None:
         if self.initializer is not None:
-            _set(self, "initializer", made_initializer(self.initializer))
+            _set(self, "initializer", to_initializer(self.initializer))
         checks.integer("default_value_dim", self.default_value_dim, at_least=1, unit="rows")
         checks.real("default_value_no_permission", self.default_value_no_permission, float32=True)
 

@@ -26,7 +26,7 @@ from openembedding_models import (
 import embstore as es
 import embstore.openembedding as embed
 from embstore.errors import CheckpointError, InvalidArgumentError, StorageError, UnsupportedError
-from embstore.openembedding.model_files import WHOLE, being_saved, saved
+from embstore.openembedding.model_files import WHOLE, saved_model_files, saving_model
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -330,7 +330,7 @@ def test_a_save_that_fails_leaves_the_one_before(
 
 def save_text(path: Path, text: str, *, overwrite: bool = True) -> None:
     """Saves `text` as the file and the rows of a model."""
-    with being_saved(path, WHOLE, overwrite=overwrite, rows_apart=True) as files:
+    with saving_model(path, WHOLE, overwrite=overwrite, rows_apart=True) as files:
         assert files.rows is not None
         files.file.write_text(text)
         files.rows.mkdir()
@@ -338,7 +338,7 @@ def save_text(path: Path, text: str, *, overwrite: bool = True) -> None:
 
 
 def saved_text(path: Path) -> tuple[str, str]:
-    files = saved(path)
+    files = saved_model_files(path)
     assert files.rows is not None
     return files.file.read_text(), (files.rows / "rows").read_text()
 

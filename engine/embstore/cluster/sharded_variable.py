@@ -80,8 +80,8 @@ def _servers_of_program() -> Servers:
     """
     global _program_servers
     context = ray_cluster.join_or_start().get_runtime_context()
-    here = (_core.fork_generation(), context.get_node_id(), context.get_job_id())
+    this_driver = (_core.fork_generation(), context.get_node_id(), context.get_job_id())
     with _program_servers_lock:
-        if _program_servers is None or _program_servers[0] != here:
-            _program_servers = here, Servers(PushRules())
+        if _program_servers is None or _program_servers[0] != this_driver:
+            _program_servers = this_driver, Servers(PushRules())
         return _program_servers[1]

@@ -204,20 +204,20 @@ def extend_embedding_column(original: Any) -> Any:
     def embedding_column(*arguments: Any, **options: Any) -> Any:
         bound = signature.bind(*arguments, **options)
         bound.apply_defaults()
-        given = bound.arguments
-        if not _is_over_embedding_variable(given["categorical_column"]):
+        values = bound.arguments
+        if not _is_over_embedding_variable(values["categorical_column"]):
             return original(*arguments, **options)
-        dimension = checks.integer("dimension", given["dimension"], at_least=1)
-        checks.choice("combiner", given["combiner"], ("mean", "sqrtn", "sum"))
+        dimension = checks.integer("dimension", values["dimension"], at_least=1)
+        checks.choice("combiner", values["combiner"], ("mean", "sqrtn", "sum"))
         for name in ("ckpt_to_load_from", "tensor_name_in_ckpt"):
-            if given[name] is not None:
+            if values[name] is not None:
                 raise UnsupportedError(
                     f"{name}: rows come from checkpoints by tf.train.Saver or embstore.restore; "
                     "leave it out"
                 )
-        if given["initializer"] is None:
-            given["initializer"] = tf.truncated_normal_initializer(stddev=dimension**-0.5)
-        return EmbeddingColumn(**given)
+        if values["initializer"] is None:
+            values["initializer"] = tf.truncated_normal_initializer(stddev=dimension**-0.5)
+        return EmbeddingColumn(**values)
 
     return embedding_column
 

@@ -17,7 +17,7 @@ from embstore.initializers import (
     Constant,
     Initializer,
     initial_rows,
-    made_initializer,
+    to_initializer,
     with_seed_of,
 )
 from embstore.options import EmbeddingVariableOption
@@ -177,7 +177,7 @@ def _initial_rows(name: str, initializer: Any, shape: tuple[int, int]) -> Any:
     if isinstance(initializer, (int, float, list, tuple, np.ndarray)):
         given = Constant(initializer)(shape)  # evaluated now, so that a wrong shape raises here
         return tf.numpy_function(lambda: given, [], tf.float32)
-    initializer_of_rows: Initializer = with_seed_of(name, made_initializer(initializer))
+    initializer_of_rows: Initializer = with_seed_of(name, to_initializer(initializer))
     if "dtype" in inspect.signature(initializer_of_rows).parameters:
         return initializer_of_rows(list(shape), dtype=tf.float32)  # type: ignore[arg-type,call-arg]
     return tf.numpy_function(lambda: initial_rows(initializer_of_rows, shape), [], tf.float32)

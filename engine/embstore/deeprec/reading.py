@@ -42,11 +42,11 @@ def keys_of(variable: _Variable, ids: Any) -> Any:
     return as_keys(f"ids: of {variable.op.name}", tf.convert_to_tensor(ids))
 
 
-def as_keys(what: str, ids: Any) -> Any:
+def as_keys(argument: str, ids: Any) -> Any:
     """Returns an integer tensor as int64. Refuses uint64, of which some would become other keys."""
     if not ids.dtype.is_integer or ids.dtype == tf.uint64:
         raise InvalidArgumentError(
-            f"{what} must be integers that int64 has, got {ids.dtype.name}; "
+            f"{argument} must be integers that int64 has, got {ids.dtype.name}; "
             "tf.strings.to_hash_bucket_fast makes ids of strings"
         )
     return tf.cast(ids, tf.int64)

@@ -102,7 +102,7 @@ class TrainsRowsMixin:
         rate = rate() if callable(rate) else rate
         is_constant = isinstance(rate, (int, float, np.number))
         rule_rate = float(rate) if is_constant else _PLACEHOLDER_RATE
-        variable.train_by(make_rule({**self._arguments, "learning_rate": rule_rate}))
+        variable.set_optimizer(make_rule({**self._arguments, "learning_rate": rule_rate}))
         inputs = [variable.number, tf.cast(gradient.indices, tf.int64), gradient.values]
         # A constant needs no input tensor.
         rates = [] if is_constant else [tf.convert_to_tensor(rate)]

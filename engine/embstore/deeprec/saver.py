@@ -30,13 +30,13 @@ from embstore.deeprec.increments import (
     increments_of,
     restores_increments,
 )
-from embstore.deeprec.rows_folder import saving_rows_in
+from embstore.deeprec.rows_folder import using_rows_folder
 from embstore.deeprec.sessions import table_numbers
 from embstore.deeprec.tables import NO_TABLE, table_of
 from embstore.deeprec.tensorflow_inside import (
     checkpoint_prefix,
-    saved_by,
-    saved_by_name,
+    objects_of_saver,
+    objects_of_saver_by_name,
     saver_module,
 )
 from embstore.deeprec.variable import EmbeddingVariable, has_imported_variables
@@ -160,7 +160,7 @@ class Saver(saver_module.Saver):  # type: ignore[misc]
             )
             increments = []
         with_dense = increments[-1] if increments else os.fspath(save_path)
-        if not _has_all(with_dense, saved_by_name(self)):
+        if not _has_all(with_dense, objects_of_saver_by_name(self)):
             super().restore(sess, with_dense)  # usually raises, before anything is changed
         before = table_numbers(sess, variables)
         sess.run([v.initializer for v, n in zip(variables, before, strict=True) if n == NO_TABLE])
@@ -173,13 +173,13 @@ class Saver(saver_module.Saver):  # type: ignore[misc]
         super().restore(sess, with_dense)
 
     def _embedding_variables(self) -> list[EmbeddingVariable]:
-        return [each for each in saved_by(self) if isinstance(each, EmbeddingVariable)]
+        return [each for each in objects_of_saver(self) if isinstance(each, EmbeddingVariable)]
 
 
 @contextlib.contextmanager
 def _writing_rows(numbers: Sequence[int], rows: Path) -> Iterator[None]:
     """Writes a checkpoint with rows in that folder in the block; deletes the folder if it fails."""
-    with saving_rows_in(rows.name):
+    with using_rows_folder(rows.name):
         for number in numbers:
             _last_full.pop(number, None)
         try:

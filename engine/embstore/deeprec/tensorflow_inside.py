@@ -24,9 +24,9 @@ __all__ = [
     "columns",
     "is_open_here",
     "monitored_session",
+    "objects_of_saver",
+    "objects_of_saver_by_name",
     "old_columns",
-    "saved_by",
-    "saved_by_name",
     "saver_module",
     "sequence_feature_column",
     "session_module",
@@ -39,18 +39,22 @@ def is_open_here(session: Any) -> bool:
     return bool(session._session) and not session._closed and not session.sess_str
 
 
-def saved_by(saver: Any) -> list[Any]:
+def objects_of_saver(saver: Any) -> list[Any]:
     """Returns the variables and other objects that a built saver saves."""
     chosen = saver._var_list
     return list(chosen.values() if isinstance(chosen, dict) else chosen or ())
 
 
-def saved_by_name(saver: Any) -> dict[str, Any]:
+def objects_of_saver_by_name(saver: Any) -> dict[str, Any]:
     """Returns the whole TensorFlow variables that a built saver saves, by their names in its
     checkpoints; without slices of a partitioned variable and other kinds of objects.
     """
     chosen = saver._var_list
-    named = chosen if isinstance(chosen, dict) else {each.op.name: each for each in saved_by(saver)}
+    named = (
+        chosen
+        if isinstance(chosen, dict)
+        else {each.op.name: each for each in objects_of_saver(saver)}
+    )
     return {
         name: each
         for name, each in named.items()

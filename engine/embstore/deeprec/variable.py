@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from embstore import variable as engine
 from embstore.deeprec.reading import keys_of, look_up, on_cpu
-from embstore.deeprec.rows_folder import rows_saved_in
+from embstore.deeprec.rows_folder import current_rows_folder
 from embstore.deeprec.tables import NO_TABLE, add_table, close_table, table_of
 from embstore.deeprec.tensorflow_inside import (
     VARIABLE_VALUE_KEY,
@@ -88,11 +88,11 @@ class EmbeddingVariable(Trackable):  # type: ignore[misc]
             )
             # The target of gradients: look-ups take it as an input.
             self.rows = tf.zeros([0, dim], name="rows")
-            made = tf.numpy_function(
+            new_number = tf.numpy_function(
                 self._make_numbered_table, [self.table_number, make_rows()], tf.int64
             )
-            made.set_shape(())
-            self._initializer = number.assign(made, name="Initialize", read_value=False)
+            new_number.set_shape(())
+            self._initializer = number.assign(new_number, name="Initialize", read_value=False)
 
     @property
     def name(self) -> str:
@@ -161,7 +161,7 @@ class EmbeddingVariable(Trackable):  # type: ignore[misc]
     def is_initialized(self, name: str | None = None) -> Any:
         return self._number.is_initialized(name)
 
-    def train_by(self, optimizer: Optimizer) -> None:
+    def set_optimizer(self, optimizer: Optimizer) -> None:
         """Sets its optimizer. Raises InvalidArgumentError if another one trains it already."""
         if self._optimizer not in (None, optimizer):
             raise InvalidArgumentError(
@@ -197,15 +197,15 @@ class EmbeddingVariable(Trackable):  # type: ignore[misc]
 
     def get_frequency(self, ids: Any) -> Any:
         """Returns how often each id was trained, int64 of ids.shape."""
-        return self._read_of_ids("frequency", ids, lambda table, keys: table.get_frequency(keys))
+        return self._read_by_ids("frequency", ids, lambda table, keys: table.get_frequency(keys))
 
     def get_version(self, ids: Any) -> Any:
         """Returns the global step of each id's last update, or -1; int64 of ids.shape."""
-        return self._read_of_ids("version", ids, lambda table, keys: table.get_version(keys))
+        return self._read_by_ids("version", ids, lambda table, keys: table.get_version(keys))
 
     def lookup_tier(self, ids: Any) -> Any:
         """Returns the tier of each id's row, from 0, or -1 if it has no row; int64 of ids.shape."""
-        return self._read_of_ids(
+        return self._read_by_ids(
             "tier", ids, lambda table, keys: table.lookup_tier(keys).astype(np.int64)
         )
 
@@ -248,7 +248,9 @@ class EmbeddingVariable(Trackable):  # type: ignore[misc]
                 "variable; use that, or make the variable with the other name"
             )
         with on_cpu():
-            folder = tf.numpy_function(rows_saved_in, [], tf.string, name=f"{self._path}_rows")
+            folder = tf.numpy_function(
+                current_rows_folder, [], tf.string, name=f"{self._path}_rows"
+            )
             folder.set_shape(())
         return _SavedRows(self, [SaveSpec(folder, "", self._path, tf.string)], self._path)
 
@@ -269,26 +271,26 @@ class EmbeddingVariable(Trackable):  # type: ignore[misc]
 
     def _read_in_graph(
         self,
-        what: str,
-        ask: Callable[..., Any],
+        operation_name: str,
+        read: Callable[..., Any],
         shape: Sequence[int | None],
         *inputs: Any,
     ) -> Any:
-        """Returns an int64 tensor of what `ask` returns for the table and the inputs' values."""
-        with on_cpu(), tf.name_scope(f"{self._path}_{what}"):
+        """Returns an int64 tensor of what `read` returns for the table and the inputs' values."""
+        with on_cpu(), tf.name_scope(f"{self._path}_{operation_name}"):
             answer = tf.numpy_function(
-                lambda number, *given: ask(table_of(int(number)), *given),
+                lambda number, *values: read(table_of(int(number)), *values),
                 [self._number, *inputs],
                 tf.int64,
             )
         answer.set_shape(shape)
         return answer
 
-    def _read_of_ids(
-        self, what: str, ids: Any, ask: Callable[[engine.EmbeddingVariable, Any], Any]
+    def _read_by_ids(
+        self, operation_name: str, ids: Any, read: Callable[[engine.EmbeddingVariable, Any], Any]
     ) -> Any:
         keys = keys_of(self, ids)
-        return self._read_in_graph(what, ask, keys.shape, keys)
+        return self._read_in_graph(operation_name, read, keys.shape, keys)
 
 
 class Partition:
@@ -327,8 +329,8 @@ class _SavedRows(SaveableObject):  # type: ignore[misc]
 
 def variables_of(graph: Any) -> list[EmbeddingVariable]:
     """Returns the variables that were made in the graph. An imported meta graph has only names."""
-    known = graph.get_collection(EMBEDDING_VARIABLES)
-    return [each for each in known if isinstance(each, EmbeddingVariable)]
+    members = graph.get_collection(EMBEDDING_VARIABLES)
+    return [each for each in members if isinstance(each, EmbeddingVariable)]
 
 
 def has_imported_variables(graph: Any) -> bool:

@@ -126,11 +126,11 @@ def tabulate(argument: str, device: Device, sizes: Sequence[int], in_files: bool
     accesses = FILE_ACCESSES if in_files else MEMORY_ACCESSES
     times = np.full((3, len(Access), len(sizes), MAX_THREADS), np.nan)
     alone = np.full((len(Access), len(sizes)), np.nan)
-    asked: list[tuple[int, str, Callable[[Access, int, int], float]]]
+    requests: list[tuple[int, str, Callable[[Access, int, int], float]]]
     if cache is None:
-        asked = [(_THERE, "time_ns", device.time_ns)]
+        requests = [(_THERE, "time_ns", device.time_ns)]
     else:
-        asked = [
+        requests = [
             (_THERE, "cache.hit_ns", cache.hit_ns),
             (_CLEAN_MISS, "cache.clean_miss_ns", cache.clean_miss_ns),
             (_DIRTY_MISS, "cache.dirty_miss_ns", cache.dirty_miss_ns),
@@ -139,7 +139,7 @@ def tabulate(argument: str, device: Device, sizes: Sequence[int], in_files: bool
     for access in accesses:
         for i, size in enumerate(sizes):
             alone[access, i] = _time(f"{called}.alone_ns", device.alone_ns, access, size)
-            for where, method, time_ns in asked:
+            for where, method, time_ns in requests:
                 for threads in range(1, MAX_THREADS + 1):
                     times[where, access, i, threads - 1] = _time(
                         f"{called}.{method}", time_ns, access, size, threads
@@ -154,16 +154,16 @@ def tabulate(argument: str, device: Device, sizes: Sequence[int], in_files: bool
     )
 
 
-def _time(what: str, time_ns: Callable[..., float], access: Access, *of: int) -> float:
-    """Returns a checked time. of: the size in bytes, and the threads if it depends on them."""
-    call = f"{what}(Access.{access.name}, {', '.join(map(str, of))})"
+def _time(function_name: str, time_ns: Callable[..., float], access: Access, *sizes: int) -> float:
+    """Returns a checked time. sizes: the size in bytes, and the threads if it depends on them."""
+    call = f"{function_name}(Access.{access.name}, {', '.join(map(str, sizes))})"
     try:
-        told = float(time_ns(access, *of))
+        time_taken = float(time_ns(access, *sizes))
     except Exception as error:
         raise InvalidArgumentError(f"{call} can't be had: {error}") from error
-    if not math.isfinite(told) or told <= 0:
-        raise InvalidArgumentError(f"{call} must be finite and above 0, got {told}")
-    return told
+    if not math.isfinite(time_taken) or time_taken <= 0:
+        raise InvalidArgumentError(f"{call} must be finite and above 0, got {time_taken}")
+    return time_taken
 
 
 def phase_times(
@@ -179,8 +179,10 @@ def phase_times(
         if not which.any():
             continue
         part = phases[which]
-        asked = np.unique(np.ceil(part["bytes"] / part["accesses"]).astype(np.int64)).tolist()
-        table = tabulate("device", device, asked, of_files)
+        access_sizes = np.unique(
+            np.ceil(part["bytes"] / part["accesses"]).astype(np.int64)
+        ).tolist()
+        table = tabulate("device", device, access_sizes, of_files)
         times[which] = _core.phase_times_ns(
             table.core(),
             access=np.ascontiguousarray(part["access"]),

@@ -174,8 +174,8 @@ def _described(argument: str, array: OnDevice, dtype: str) -> tuple[int, tuple[i
 
 def check_same_gpu(name: str, ids: IdsOnDevice, gpu: str) -> None:
     """Raises InvalidArgumentError if the ids are on another GPU than the rows."""
-    own = full_name(gpu)
-    if ids.device != own:
+    rows_gpu = full_name(gpu)
+    if ids.device != rows_gpu:
         raise InvalidArgumentError(
-            f"ids are on {ids.device}, and {name} has its rows on {own}; move them there"
+            f"ids are on {ids.device}, and {name} has its rows on {rows_gpu}; move them there"
         )

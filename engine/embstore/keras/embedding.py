@@ -12,7 +12,7 @@ from keras import ops
 from numpy.typing import NDArray
 
 from embstore.errors import CheckpointError, InvalidArgumentError
-from embstore.initializers import Constant, Initializer, made_initializer
+from embstore.initializers import Constant, Initializer, to_initializer
 from embstore.keras.backend import check_backend, lookup
 from embstore.keras.descriptions import describe
 from embstore.keras.initializers import initializer_from_keras
@@ -98,7 +98,7 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
             )
         self.ev_option = option
         if option.init_option.initializer is not None:
-            chosen = made_initializer(option.init_option.initializer)
+            chosen = to_initializer(option.init_option.initializer)
         else:
             rows = self.input_dim or option.init_option.default_value_dim
             chosen = initializer_from_keras(embeddings_initializer, rows, self.output_dim)

@@ -31,49 +31,57 @@ def initializer_from_keras(initializer: Any, rows: int, dim: int) -> Initializer
         chosen: Initializer = initializer
         return chosen
     try:
-        theirs = keras.initializers.get(initializer)
+        keras_initializer = keras.initializers.get(initializer)
     except (ValueError, TypeError):
         raise InvalidArgumentError(
             f"{_MODULE} must be one of embstore.initializers, or of keras.initializers or its "
             f"name, got {initializer!r}"
         ) from None
     kinds = keras.initializers
-    if isinstance(theirs, kinds.Zeros):
+    if isinstance(keras_initializer, kinds.Zeros):
         return initializers.Zeros()
-    if isinstance(theirs, kinds.Ones):
+    if isinstance(keras_initializer, kinds.Ones):
         return initializers.Ones()
-    if isinstance(theirs, kinds.Constant):
-        return initializers.Constant(theirs.value)
-    if isinstance(theirs, kinds.RandomUniform):
-        return initializers.RandomUniform(theirs.minval, theirs.maxval, _seed(theirs))
-    if isinstance(theirs, kinds.RandomNormal):
-        return initializers.RandomNormal(theirs.mean, theirs.stddev, _seed(theirs))
-    if isinstance(theirs, kinds.TruncatedNormal):
-        return initializers.TruncatedNormal(theirs.mean, theirs.stddev, _seed(theirs))
-    if isinstance(theirs, kinds.VarianceScaling):
-        return _scaled(theirs, rows, dim)
+    if isinstance(keras_initializer, kinds.Constant):
+        return initializers.Constant(keras_initializer.value)
+    if isinstance(keras_initializer, kinds.RandomUniform):
+        return initializers.RandomUniform(
+            keras_initializer.minval, keras_initializer.maxval, _seed(keras_initializer)
+        )
+    if isinstance(keras_initializer, kinds.RandomNormal):
+        return initializers.RandomNormal(
+            keras_initializer.mean, keras_initializer.stddev, _seed(keras_initializer)
+        )
+    if isinstance(keras_initializer, kinds.TruncatedNormal):
+        return initializers.TruncatedNormal(
+            keras_initializer.mean, keras_initializer.stddev, _seed(keras_initializer)
+        )
+    if isinstance(keras_initializer, kinds.VarianceScaling):
+        return _variance_scaling(keras_initializer, rows, dim)
     raise UnsupportedError(
-        f"{_MODULE}: {type(theirs).__name__} isn't among those that rows can start by; give "
-        "one of embstore.initializers, or its own values by embstore.initializers.Constant"
+        f"{_MODULE}: {type(keras_initializer).__name__} isn't among those that rows can start by; "
+        "give one of embstore.initializers, or its own values by embstore.initializers.Constant"
     )
 
 
-def _scaled(theirs: Any, rows: int, dim: int) -> Initializer:
+def _variance_scaling(keras_initializer: Any, rows: int, dim: int) -> Initializer:
     # Keras's own formula, for a weight matrix of (rows, dim).
-    fan = {"fan_in": rows, "fan_out": dim, "fan_avg": (rows + dim) / 2}[theirs.mode]
-    variance = theirs.scale / max(1.0, fan)
-    if theirs.distribution == "uniform":
+    fan = {"fan_in": rows, "fan_out": dim, "fan_avg": (rows + dim) / 2}[keras_initializer.mode]
+    variance = keras_initializer.scale / max(1.0, fan)
+    if keras_initializer.distribution == "uniform":
         limit = math.sqrt(3 * variance)
-        return initializers.RandomUniform(-limit, limit, _seed(theirs))
-    if theirs.distribution == "untruncated_normal":
-        return initializers.RandomNormal(0.0, math.sqrt(variance), _seed(theirs))
+        return initializers.RandomUniform(-limit, limit, _seed(keras_initializer))
+    if keras_initializer.distribution == "untruncated_normal":
+        return initializers.RandomNormal(0.0, math.sqrt(variance), _seed(keras_initializer))
     # Truncation at two standard deviations reduces the standard deviation by this factor.
     stddev = math.sqrt(variance) / 0.87962566103423978
-    return initializers.TruncatedNormal(0.0, stddev, _seed(theirs))
+    return initializers.TruncatedNormal(0.0, stddev, _seed(keras_initializer))
 
 
-def _seed(theirs: Any) -> int:
-    seed = theirs.seed  # Keras draws one if none was given; keras.utils.set_random_seed fixes it
+def _seed(keras_initializer: Any) -> int:
+    seed = (
+        keras_initializer.seed
+    )  # Keras draws one if none was given; keras.utils.set_random_seed fixes it
     if not isinstance(seed, int):
         raise UnsupportedError(
             f"{_MODULE}: a SeedGenerator as seed draws anew at each call, but a key must always "

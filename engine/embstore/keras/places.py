@@ -60,12 +60,12 @@ def arguments_of_copy(config: dict[str, Any], initializer: str) -> dict[str, Any
 
     initializer: the name of the initializer argument.
     """
-    made = {name: from_description(config[name]) for name in (initializer, "ev_option")}
+    arguments = {name: from_description(config[name]) for name in (initializer, "ev_option")}
     rule = rule_from_description(config["optimizer"])
-    option = made["ev_option"] or EmbeddingVariableOption()
+    option = arguments["ev_option"] or EmbeddingVariableOption()
     saved = _Place(option, config.get("partition_num", 1), config.get("shards"))
     place = _place_of_copy(config["name"], saved)
-    return {**config, **made, "optimizer": rule, **place._asdict()}
+    return {**config, **arguments, "optimizer": rule, **place._asdict()}
 
 
 def _place_of_copy(name: str, saved: _Place) -> _Place:

@@ -92,9 +92,9 @@ def _train_as_one(assigned: Sequence[AssignedGradient], optimizer: Any) -> Any:
     tables = [each.table for each in assigned]
     count = len(tables)
 
-    def train(rate: np.float32, *told: Any) -> None:
-        loss_scales = [float(scale) for scale in told[count:]]
-        train_tables(tables, told[:count], loss_scales, float(rate), optimizer)
+    def train(rate: np.float32, *values: Any) -> None:
+        loss_scales = [float(scale) for scale in values[count:]]
+        train_tables(tables, values[:count], loss_scales, float(rate), optimizer)
 
     mark_sum = [each.mark_sum for each in assigned]
     scales = [tf.cast(each.loss_scale, tf.float32) for each in assigned]

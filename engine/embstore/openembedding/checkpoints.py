@@ -83,10 +83,10 @@ def persist_server_model(model: Any, filepath: PathLike, persist_pending_window:
     )
     folder = _folder(filepath)
     tables = variables(model)
-    made = persisting.make_checkpoint(
+    checkpoint = persisting.make_checkpoint(
         tables, _listed_at(tables), window, None, keep=window + 1 + _KEPT_FOR_THE_SAVE_BEFORE
     )
-    _write_note(folder, {"checkpoint": made.number, "id": made.id.hex()})
+    _write_note(folder, {"checkpoint": checkpoint.number, "id": checkpoint.id.hex()})
 
 
 def restore_server_model(model: Any, filepath: PathLike) -> None:
@@ -134,11 +134,11 @@ def _with_names_of(tables: Sequence[EmbeddingVariable], save: SaveOnMedium) -> S
 def _check_vocabulary(layer: Embedding, plan: RestorePlan) -> None:
     size = layer.input_dim
     assert plan.key_range is not None, "files have the rows"
-    least, greatest = plan.key_range
-    if size is not None and least <= greatest and (least < 0 or greatest >= size):
+    min_key, max_key = plan.key_range
+    if size is not None and min_key <= max_key and (min_key < 0 or max_key >= size):
         raise CheckpointError(
-            f"{plan.newest.directory}: has rows of {layer.name} for ids from {least} to "
-            f"{greatest}, and the layer takes those from 0 to {size - 1}; make it with the "
+            f"{plan.newest.directory}: has rows of {layer.name} for ids from {min_key} to "
+            f"{max_key}, and the layer takes those from 0 to {size - 1}; make it with the "
             "input_dim that it was saved with, a larger one, or None for any int64"
         )
 

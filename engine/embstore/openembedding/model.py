@@ -72,7 +72,7 @@ class ServedModel:
         optimizer = getattr(self, "optimizer", None)
         if optimizer is not None and self.built and not optimizer.built:  # type: ignore[attr-defined]
             optimizer.build(self.trainable_variables)  # type: ignore[attr-defined]
-        files = model_files.saved(filepath)
+        files = model_files.saved_model_files(filepath)
         if files.rows is None or not embeddings(self):
             super().load_weights(files.file, **kwargs)  # type: ignore[misc]
             return
@@ -97,7 +97,7 @@ class ServedModel:
     ) -> None:
         has_tables = bool(embeddings(self))
         is_replaced = exb.save_server_model is not checkpoints.save_server_model
-        with model_files.being_saved(
+        with model_files.saving_model(
             filepath, file_name, overwrite=overwrite, rows_apart=has_tables and is_replaced
         ) as files:
             save = getattr(super(), method)

@@ -21,11 +21,11 @@ from embstore.checkpoint.arguments import directory_path
 from embstore.errors import InvalidArgumentError, StorageError
 from embstore.files import sync
 
-__all__ = ["ModelFiles", "being_saved", "is_keras_file", "saved"]
+__all__ = ["ModelFiles", "is_keras_file", "saved_model_files", "saving_model"]
 
 WHOLE, WEIGHTS = "model.keras", "model.weights.h5"
 _ROWS = "openembedding"
-_OF_A_FOLDER = {WHOLE, WEIGHTS, _ROWS}
+_MODEL_FILE_NAMES = {WHOLE, WEIGHTS, _ROWS}
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of <fcntl.h> and <linux/fs.h>
 _IN_SAVED_MODEL = ("variables", "variables")  # where TensorFlow 2 had a SavedModel's weights
 
@@ -44,7 +44,7 @@ def is_keras_file(filepath: PathLike) -> bool:
     return os.fspath(filepath).endswith((".keras", ".weights.h5"))
 
 
-def saved(filepath: PathLike) -> ModelFiles:
+def saved_model_files(filepath: PathLike) -> ModelFiles:
     """Returns the files of the model that was saved under that name. NAME/variables/variables,
     which examples of OpenEmbedding use, means NAME.
     """
@@ -63,7 +63,7 @@ def saved(filepath: PathLike) -> ModelFiles:
 
 
 @contextlib.contextmanager
-def being_saved(
+def saving_model(
     filepath: PathLike, file_name: str, *, overwrite: bool, rows_apart: bool
 ) -> Iterator[ModelFiles]:
     """Yields the files to write a model to. When the block ends without an error, they replace the
@@ -111,10 +111,10 @@ def _rows_folder_of(path: Path) -> Path:
 
 def _refuse_working_directory(path: Path) -> None:
     try:
-        here = Path.cwd()
+        working_directory = Path.cwd()
     except FileNotFoundError:  # the folder was removed
-        here = Path("/")
-    if path in (here, *here.parents):
+        working_directory = Path("/")
+    if path in (working_directory, *working_directory.parents):
         raise InvalidArgumentError(
             f"filepath: {path} is the folder that this program works in, or one above it, and "
             "would be replaced by the model; give the name of a folder in it"
@@ -126,19 +126,19 @@ def _refuse_folder_with_other_files(path: Path) -> None:
     if not path.exists():
         return
     held = {entry.name for entry in path.iterdir()} if path.is_dir() else {path.name}
-    if strange := sorted(held - _OF_A_FOLDER):
+    if strange := sorted(held - _MODEL_FILE_NAMES):
         raise InvalidArgumentError(
             f"filepath: {path} holds {strange[0]}, which is no part of a saved model and would be "
             "lost; give another name"
         )
 
 
-def _replace(what: Path, path: Path) -> None:
-    """Gives `what` the name `path`. A folder with that name takes the earlier name of `what`."""
+def _replace(source: Path, path: Path) -> None:
+    """Gives `source` the name `path`. A folder with that name takes the old name of `source`."""
     if not path.is_dir():
-        what.rename(path)
-    elif not _exchange(what, path):
-        _exchange_in_steps(what, path)
+        source.rename(path)
+    elif not _exchange(source, path):
+        _exchange_in_steps(source, path)
     sync(path.parent)
 
 
@@ -153,21 +153,21 @@ def _exchange(one: Path, other: Path) -> bool:
     return bool(rename(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0)
 
 
-def _exchange_in_steps(what: Path, path: Path) -> None:
+def _exchange_in_steps(source: Path, path: Path) -> None:
     """Exchanges as `_exchange`. If it is killed, `path` may be missing: see `_present_path`."""
     old = path.with_name(f".{path.name}.{uuid.uuid4().hex}.replaced")
     try:
         path.rename(old)
-        what.rename(path)
+        source.rename(path)
     except BaseException:
         if old.exists() and not path.exists():
             old.rename(path)
         raise
     with contextlib.suppress(OSError):  # the model is saved; the next save removes the old one
-        old.rename(what)
+        old.rename(source)
 
 
-def _folders_put_aside(path: Path) -> list[Path]:
+def _replaced_folders(path: Path) -> list[Path]:
     """Returns the folders that killed saves of `path` had put aside, the newest last."""
     name = re.compile(rf"\.{re.escape(path.name)}\.[0-9a-f]{{32}}\.replaced")
     try:
@@ -181,14 +181,14 @@ def _present_path(path: Path) -> Path:
     """Returns the path of the folder of that name. If a save put the folder aside, returns its
     present path and doesn't rename it: the save may still be under way.
     """
-    if path.exists() or not (replaced := _folders_put_aside(path)):
+    if path.exists() or not (replaced := _replaced_folders(path)):
         return path
     return replaced[-1]
 
 
 def _remove_leftovers(path: Path) -> None:
     """Gives a folder that a killed save put aside its name back, and removes older ones."""
-    replaced = _folders_put_aside(path)
+    replaced = _replaced_folders(path)
     if replaced and not path.exists():
         with contextlib.suppress(OSError):  # then the save fails too, and raises
             replaced.pop().rename(path)

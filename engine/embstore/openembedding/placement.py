@@ -57,36 +57,36 @@ def placements(needs: Sequence[TableNeed], flags: Flags) -> list[Placement]:
     servers = 1
     if has_servers:
         servers = joined_servers(flags, on_pmem=config.pmem_pool_root_path is not None)
-    parts = [_parts(need, servers) for need in needs]
+    parts = [_shard_count(need, servers) for need in needs]
     return [
         Placement(storage, 1 if has_servers else count, count if has_servers else None)
         for storage, count in zip(_storage(needs, config, parts, servers), parts, strict=True)
     ]
 
 
-def shares(total: int, weights: Sequence[int], most: Sequence[int | None]) -> list[int]:
-    """Divides `total` in proportion to the weights. If a part would exceed its limit in `most`, the
-    rest goes to the other parts.
+def shares(total: int, weights: Sequence[int], limits: Sequence[int | None]) -> list[int]:
+    """Divides `total` in proportion to the weights. If a part would exceed its limit in `limits`,
+    the rest goes to the other parts.
     """
-    given = [0] * len(weights)
-    open_ones = list(range(len(weights)))
-    left = total
-    while open_ones:
-        weight = sum(weights[i] for i in open_ones)
-        part = {i: left * weights[i] // weight for i in open_ones}
-        filled = [i for i in open_ones if (limit := most[i]) is not None and limit <= part[i]]
+    parts = [0] * len(weights)
+    unlimited = list(range(len(weights)))
+    remaining = total
+    while unlimited:
+        weight = sum(weights[i] for i in unlimited)
+        part = {i: remaining * weights[i] // weight for i in unlimited}
+        filled = [i for i in unlimited if (limit := limits[i]) is not None and limit <= part[i]]
         if not filled:
-            for i in open_ones:
-                given[i] = part[i]
+            for i in unlimited:
+                parts[i] = part[i]
             break
         for i in filled:
-            given[i] = most[i] or 0
-            left -= given[i]
-        open_ones = [i for i in open_ones if i not in filled]
-    return given
+            parts[i] = limits[i] or 0
+            remaining -= parts[i]
+        unlimited = [i for i in unlimited if i not in filled]
+    return parts
 
 
-def _parts(need: TableNeed, servers: int) -> int:
+def _shard_count(need: TableNeed, servers: int) -> int:
     if need.num_shards is None or need.num_shards == -1:
         return servers
     return checks.integer("num_shards", need.num_shards, at_least=1)
@@ -101,21 +101,23 @@ def _storage(
     weights = [_row_bytes(need.dim) for need in needs]
     in_pool = [_pool_row_bytes(need.dim) for need in needs]
     # Pools need each row twice: a checkpoint keeps its version before the last change.
-    cache = shares(config.cache_bytes, weights, _most(needs, weights, 1))
-    pools = shares(config.pool_bytes, weights, _most(needs, in_pool, 2))
+    cache = shares(config.cache_bytes, weights, _max_bytes(needs, weights, 1))
+    pools = shares(config.pool_bytes, weights, _max_bytes(needs, in_pool, 2))
     storage = []
     for need, count, cache_bytes, pool_bytes in zip(needs, parts, cache, pools, strict=True):
-        on_a_server = -(-count // servers)
-        least = _MIN_POOL_ROWS * _pool_row_bytes(need.dim)
+        shards_per_server = -(-count // servers)
+        min_bytes = _MIN_POOL_ROWS * _pool_row_bytes(need.dim)
         sizes = (
-            max(cache_bytes // on_a_server, _row_bytes(need.dim)),
-            least + pool_bytes // on_a_server,
+            max(cache_bytes // shards_per_server, _row_bytes(need.dim)),
+            min_bytes + pool_bytes // shards_per_server,
         )
         storage.append(StorageOption(StorageType.DRAM_PMEM, root, sizes, durability="checkpoint"))
     return storage
 
 
-def _most(needs: Sequence[TableNeed], row_bytes: Sequence[int], copies: int) -> list[int | None]:
+def _max_bytes(
+    needs: Sequence[TableNeed], row_bytes: Sequence[int], copies: int
+) -> list[int | None]:
     return [
         None if need.rows is None else copies * need.rows * size
         for need, size in zip(needs, row_bytes, strict=True)

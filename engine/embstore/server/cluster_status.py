@@ -69,18 +69,18 @@ def cluster_status(ray: Any, within_s: float) -> ClusterStatus:
     nodes = [_node(node) for node in ray.nodes()]
     addresses = {node.node_id: node.address for node in nodes}
     places = {actor["Name"]: actor for actor in private.actors()}
-    asked = {}
+    answers = {}
     for name in _server_names(ray):
         try:
             actor = ray.get_actor(name, namespace=NAMESPACE)
         except ValueError:
             continue  # ended meanwhile
-        asked[name] = actor.status.options(concurrency_group=STATUS_GROUP).remote()
-    if asked:
-        ray.wait(list(asked.values()), num_returns=len(asked), timeout=within_s)
+        answers[name] = actor.status.options(concurrency_group=STATUS_GROUP).remote()
+    if answers:
+        ray.wait(list(answers.values()), num_returns=len(answers), timeout=within_s)
     servers: list[ServerReport] = []
     shards: list[ShardReport] = []
-    for name, answer in asked.items():
+    for name, answer in answers.items():
         place = places.get(name, {})
         node_id = place.get("Address", {}).get("NodeID", "")
         where = addresses.get(node_id, ""), node_id, int(place.get("Pid", 0))

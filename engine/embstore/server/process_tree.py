@@ -61,17 +61,17 @@ def end(processes: Collection[Process], within_s: float) -> set[Process]:
     Returns those that still exist after another within_s, which the kernel can't end now.
     """
     for number in (signal.SIGTERM, signal.SIGKILL):
-        left = {process for process in processes if process.is_there}
-        for process in left:
+        living = {process for process in processes if process.is_there}
+        for process in living:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.number, number)
         deadline = time.monotonic() + within_s
-        while left and time.monotonic() < deadline:
+        while living and time.monotonic() < deadline:
             time.sleep(0.02)
-            left = {process for process in left if process.is_there}
-        if not left:
-            return left
-    return left
+            living = {process for process in living if process.is_there}
+        if not living:
+            return living
+    return living
 
 
 def _read(number: int) -> tuple[Process, int, str] | None:

@@ -95,12 +95,12 @@ def _start(
 
 
 def _described(error: Exception, master: str | None) -> str:
-    told = " ".join(str(error).split()) or type(error).__name__
+    message = " ".join(str(error).split()) or type(error).__name__
     if master is None:
-        return f"--bind_ip: Ray can't be started: {told}"
-    if "ersion mismatch" in told:
+        return f"--bind_ip: Ray can't be started: {message}"
+    if "ersion mismatch" in message:
         return (
             f"--master_endpoint: {master} runs another Ray or Python, and every node and worker "
-            f"needs the same; install those that it has: {told}"
+            f"needs the same; install those that it has: {message}"
         )
-    return f"--master_endpoint: {master} can't be joined: {told}"
+    return f"--master_endpoint: {master} can't be joined: {message}"

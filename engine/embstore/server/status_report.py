@@ -76,14 +76,14 @@ def _shard_row(shard: ShardReport) -> list[str]:
         shard.node or "-",
         str(shard.process_id or "-"),
     ]
-    told = shard.status
-    memory = [f"{tier.kind} {_size(tier.bytes)}" for tier in told.tiers]
+    status = shard.status
+    memory = [f"{tier.kind} {_size(tier.bytes)}" for tier in status.tiers]
     return [
         *where,
-        f"{told.rows:,}",
-        "\n".join([*memory, f"index {_size(told.index_bytes)}"]),
-        f"{told.looked_up_ids_per_s:,.0f}",
-        f"{told.applied_ids_per_s:,.0f}",
+        f"{status.rows:,}",
+        "\n".join([*memory, f"index {_size(status.index_bytes)}"]),
+        f"{status.looked_up_ids_per_s:,.0f}",
+        f"{status.applied_ids_per_s:,.0f}",
     ]
 
 

@@ -94,10 +94,10 @@ def variable_name(value: object) -> str:
         raise InvalidArgumentError(
             f"name must be text that UTF-8 has, without lone surrogates, got {value!r}"
         )
-    taken = len(value.encode())
-    if taken > MAX_NAME_BYTES:
+    byte_count = len(value.encode())
+    if byte_count > MAX_NAME_BYTES:
         raise InvalidArgumentError(
-            f"name must be at most {MAX_NAME_BYTES} bytes of UTF-8, got {taken}; shorten it"
+            f"name must be at most {MAX_NAME_BYTES} bytes of UTF-8, got {byte_count}; shorten it"
         )
     return value
 

@@ -14,7 +14,7 @@ from embstore.initializers import (
     Initializer,
     TruncatedNormal,
     initial_rows,
-    made_initializer,
+    to_initializer,
     with_seed_of,
 )
 from embstore.optimizers import SGD, Optimizer, check_optimizer
@@ -71,7 +71,7 @@ def make_variable(
     partitions = checks.integer("partition_num", partition_num, at_least=1, at_most=MAX_PARTITIONS)
     initializer: Initializer = TruncatedNormal()
     if request.initializer is not None:
-        initializer = made_initializer(request.initializer)
+        initializer = to_initializer(request.initializer)
     if optimizer is not None:
         check_optimizer(optimizer)
     specs = _shard_specs(name, dim, initializer, optimizer, ev_option, partitions, is_remote)
@@ -104,7 +104,7 @@ def _shard_specs(
 ) -> list[ShardSpec]:
     init = option.init_option
     if init.initializer is not None:
-        initializer = made_initializer(init.initializer)
+        initializer = to_initializer(init.initializer)
     default_values = initial_rows(with_seed_of(name, initializer), (init.default_value_dim, dim))
     # A variable without an optimizer gets rows without slots: those of SGD.
     core_optimizer = optimizer if optimizer is not None else SGD(learning_rate=0.0)

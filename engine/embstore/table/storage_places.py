@@ -78,22 +78,22 @@ def _check_kept_rows(tier: Tier, name: str, partitions: int, *, has_pool: bool) 
         return
     quoted = _quoted(name)
     manifest = re.compile(rf"({re.escape(quoted)}(?:\.part\d+)?){ending}\.checkpoint-\d+")
-    ours = {_stem(name, number) for number in partition_numbers(partitions)}
+    stems = {_stem(name, number) for number in partition_numbers(partitions)}
     # Filters by prefix first: the directory may have the files of thousands of tables.
     with reading_from(Path(tier.path)):
         files = [file for file in os.listdir(tier.path) if file.startswith(quoted)]  # noqa: PTH208
     have_checkpoints = set()
     for file in sorted(files):
-        kept = manifest.fullmatch(file)
-        if kept and kept[1] not in ours:
+        manifest_name = manifest.fullmatch(file)
+        if manifest_name and manifest_name[1] not in stems:
             raise InvalidArgumentError(
                 f"{Path(tier.path) / file}: rows of {name} were kept here by a variable of another "
-                f"partition_num; take them over with that one, or remove {kept[1]}.*"
+                f"partition_num; take them over with that one, or remove {manifest_name[1]}.*"
             )
-        if kept:
-            have_checkpoints.add(kept[1])
+        if manifest_name:
+            have_checkpoints.add(manifest_name[1])
     if tier.kind is TierKind.SSDHASH and not has_pool:
-        for stem in sorted(ours - have_checkpoints):
+        for stem in sorted(stems - have_checkpoints):
             _refuse_rows_without_checkpoint(name, Path(tier.path) / f"{stem}{ending}")
 
 

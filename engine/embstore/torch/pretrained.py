@@ -56,11 +56,11 @@ def from_pretrained(
     )
     try:
         for first in range(0, rows, _ROWS_AT_A_TIME):
-            some = weights[first : first + _ROWS_AT_A_TIME].detach().cpu()
-            if some.dtype != torch.float64:  # float32 holds the values of all others, or nearly
-                some = some.to(torch.float32)
-            values = checks.as_float32("weights", some.numpy())
-            variable.put(np.arange(first, first + len(some)), values)
+            chunk = weights[first : first + _ROWS_AT_A_TIME].detach().cpu()
+            if chunk.dtype != torch.float64:  # float32 holds the values of all others, or nearly
+                chunk = chunk.to(torch.float32)
+            values = checks.as_float32("weights", chunk.numpy())
+            variable.put(np.arange(first, first + len(chunk)), values)
     except BaseException:
         variable.close()
         raise
@@ -95,24 +95,24 @@ def to_torch(variable: EmbeddingVariable, num_embeddings: int | None = None) -> 
     """
     variable = check_variable(variable)
     keys = variable.export()["keys"]
-    least, most = (int(keys[0]), int(keys[-1])) if keys.size else (0, -1)
-    rows = most + 1
+    min_key, max_key = (int(keys[0]), int(keys[-1])) if keys.size else (0, -1)
+    rows = max_key + 1
     if num_embeddings is not None:
         rows = checks.integer("num_embeddings", num_embeddings, at_least=0, at_most=_MAX_ROWS)
-    if least < 0 or most >= rows:
+    if min_key < 0 or max_key >= rows:
         raise InvalidArgumentError(
-            f"{variable.name} has the key {least if least < 0 else most}, which is no row of "
-            f"{rows}; a module of PyTorch has ids from 0 on"
+            f"{variable.name} has the key {min_key if min_key < 0 else max_key}, which is no row "
+            f"of {rows}; a module of PyTorch has ids from 0 on"
         )
     try:
         weights = torch.empty(rows, variable.dim)
     except (RuntimeError, TypeError) as error:  # TypeError: more rows than PyTorch counts
         raise InvalidArgumentError(
             f"num_embeddings: {rows} rows of dim {variable.dim} are more than this computer has "
-            f"memory for, and the largest key of {variable.name} is {most}; variable.export() "
+            f"memory for, and the largest key of {variable.name} is {max_key}; variable.export() "
             "gives the rows that there are, with their keys"
         ) from error
     for first in range(0, rows, _ROWS_AT_A_TIME):
-        some = weights[first : first + _ROWS_AT_A_TIME]
-        variable.lookup(np.arange(first, first + len(some)), count=False, out=some.numpy())
+        chunk = weights[first : first + _ROWS_AT_A_TIME]
+        variable.lookup(np.arange(first, first + len(chunk)), count=False, out=chunk.numpy())
     return torch.nn.Embedding(rows, variable.dim, _weight=weights)

@@ -34,15 +34,15 @@ def plan_restore_persisted(
         )
     if waiting_keys:
         check_sketches(variable, found, verified)
-    wanted = bytes.fromhex(found.manifest.save_id)
+    checkpoint_id = bytes.fromhex(found.manifest.save_id)
     numbers = []
     for shard in variable.internals.shards:
-        held = {part.checkpoint_id: part.number for part in shard.persisted()}
-        if wanted not in held:
+        pool_numbers = {part.checkpoint_id: part.number for part in shard.persisted()}
+        if checkpoint_id not in pool_numbers:
             pool = shard.stats()["tiers"][1]["path"]
             raise CheckpointError(
                 f"{found.directory}: its rows of {variable.name} aren't in {pool}; is that "
                 "another pool, or was it given up?"
             )
-        numbers.append(held[wanted])
+        numbers.append(pool_numbers[checkpoint_id])
     return RestorePlan(variable, found, entry, [found.paths(entry)], waiting_keys, numbers)

@@ -179,30 +179,35 @@ class TrainingDirectory:
 
     def begin(self) -> TrainingCheckpoint:
         """Begins a checkpoint, which readers don't see until it is published."""
-        begun = TrainingCheckpoint(0, self.folder / self._job / uuid.uuid4().hex)
+        unpublished = TrainingCheckpoint(0, self.folder / self._job / uuid.uuid4().hex)
         with self._naming_folder_in_errors():
-            begun.folder.mkdir()
-            begun.path.mkdir()
-        return begun
+            unpublished.folder.mkdir()
+            unpublished.path.mkdir()
+        return unpublished
 
     def finish(
-        self, begun: TrainingCheckpoint, step: int, pools: PoolCheckpoint | None = None
+        self, unpublished: TrainingCheckpoint, step: int, pools: PoolCheckpoint | None = None
     ) -> None:
         """Writes the manifest, and makes it and the program's files durable.
 
         Raises InvalidArgumentError for a link that would lead elsewhere after the final rename.
         """
         with self._naming_folder_in_errors():
-            _check_links_survive_rename(begun.path)
+            _check_links_survive_rename(unpublished.path)
             files = {
                 name: {"bytes": size, "sha256": digest}
-                for name, (size, digest) in _sizes_and_digests(begun.path).items()
+                for name, (size, digest) in _sizes_and_digests(unpublished.path).items()
             }
             fields: dict[str, Any] = {"format": _FORMAT, "step": step, "files": files}
             fields["pools"] = None if pools is None else asdict(pools)
-            manifest = begun.folder / _MANIFEST
+            manifest = unpublished.folder / _MANIFEST
             manifest.write_bytes(checksummed(fields))
-            for path in (*begun.path.rglob("*"), begun.path, manifest, begun.folder):
+            for path in (
+                *unpublished.path.rglob("*"),
+                unpublished.path,
+                manifest,
+                unpublished.folder,
+            ):
                 sync(path)
 
     def check_step(self, step: int) -> None:

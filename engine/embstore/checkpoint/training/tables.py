@@ -50,18 +50,18 @@ def writing_checkpoint(
     """Saves the tables, then yields the folder for the program's files. On leaving, makes all of it
     durable and calls `publish`. If anything fails, the checkpoint is removed.
     """
-    begun = directory.begin()
+    unpublished = directory.begin()
     pools: PoolCheckpoint | None = None
     try:
-        pools = _save_tables(begun, directory.pools, variables, step, directory.keep)
-        yield begun.path
-        directory.finish(begun, step, pools)
-        publish(begun.folder, step)
+        pools = _save_tables(unpublished, directory.pools, variables, step, directory.keep)
+        yield unpublished.path
+        directory.finish(unpublished, step, pools)
+        publish(unpublished.folder, step)
         if pools is not None:
             confirm_checkpoint(_split_by_durability(variables)[0])
     except BaseException:
-        is_unpublished = begun.folder.exists()
-        shutil.rmtree(begun.folder, ignore_errors=True)
+        is_unpublished = unpublished.folder.exists()
+        shutil.rmtree(unpublished.folder, ignore_errors=True)
         if pools is not None and is_unpublished:
             # The unpublished checkpoint would take one of the `keep` places in the pools.
             give_up_checkpoint(_split_by_durability(variables)[0], pools.number)
@@ -69,7 +69,7 @@ def writing_checkpoint(
 
 
 def _save_tables(
-    begun: TrainingCheckpoint,
+    unpublished: TrainingCheckpoint,
     pools: Path,
     variables: Sequence[EmbeddingVariable],
     step: int,
@@ -81,7 +81,7 @@ def _save_tables(
     durable, others = _split_by_durability(variables)
     if others:
         # May be removed before the program's own saves.
-        save_outside_chain(begun.tables, others, step)
+        save_outside_chain(unpublished.tables, others, step)
     if not durable:
         return None
     # Keeps one more, so that no older checkpoint is dropped before this one is published.

@@ -95,13 +95,13 @@ def authenticate(ray: Any, name: str, address: str) -> None:
         private.authenticate()
         private.check_token(address)
     except (ray.exceptions.RayError, RuntimeError) as error:
-        told = " ".join(str(error).split())
-        if "uthenticat" in told or "oken" in told:
+        details = " ".join(str(error).split())
+        if "uthenticat" in details or "oken" in details:
             raise EmbStoreError(
                 f"{name}: {address} wants the token of the user who started it; copy that one's "
-                f"~/.ray/auth_token here: {told}"
+                f"~/.ray/auth_token here: {details}"
             ) from error
-        raise EmbStoreError(f"{name}: {address} can't be connected to: {told}") from error
+        raise EmbStoreError(f"{name}: {address} can't be connected to: {details}") from error
 
 
 def keep_to_loopback() -> None:

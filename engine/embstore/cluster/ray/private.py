@@ -67,8 +67,8 @@ def actors() -> list[dict[str, Any]]:
 
 def state_of_actor(handle: Any) -> str:
     """Returns "ALIVE" if Ray has started the actor, and "" if Ray doesn't know it."""
-    told = importlib.import_module("ray._private.state").actors(handle._actor_id.hex())
-    return str(told["State"]) if told else ""
+    actor_info = importlib.import_module("ray._private.state").actors(handle._actor_id.hex())
+    return str(actor_info["State"]) if actor_info else ""
 
 
 @contextlib.contextmanager

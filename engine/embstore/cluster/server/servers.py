@@ -76,10 +76,10 @@ class Servers:
                 chosen.append(least)
             missing = [node for node, server in zip(nodes, chosen, strict=True) if server is None]
             started = iter(self._start(variable, missing, has_gpu, within_s) if missing else ())
-            taken = [next(started) if server is None else server for server in chosen]
-            for server in taken:
+            servers = [next(started) if server is None else server for server in chosen]
+            for server in servers:
                 server.shards += 1
-            return taken
+            return servers
 
     def leave(self, server: Server) -> None:
         """Counts a shard that is closed, or won't be opened. Ends a server without shards."""
@@ -165,6 +165,6 @@ def _wait_until_placed(
 
 
 def described_resources(ray: Any) -> str:
-    left = ray.available_resources()
+    available = ray.available_resources()
     shown = ("CPU", GPU_RESOURCE, PMEM_RESOURCE)
-    return ", ".join(f"{left[name]:g} of {name}" for name in shown if name in left)
+    return ", ".join(f"{available[name]:g} of {name}" for name in shown if name in available)
