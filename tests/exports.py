@@ -12,8 +12,8 @@ __all__ = ["Export", "assert_same"]
 Export = dict[str, NDArray[Any]]
 
 
-def assert_same(got: Export, wanted: Export) -> None:
-    assert list(got) == list(wanted)
-    for column, values in wanted.items():
+def assert_same(got: Export, expected: Export) -> None:
+    assert list(got) == list(expected)
+    for column, values in expected.items():
         if not np.array_equal(got[column], values):  # ten times as fast as the assertion
             np.testing.assert_array_equal(got[column], values, err_msg=column)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from job_training import DIM, Export, batch, gradients, variable
 from numpy.typing import NDArray
-from sharded import all_workers_parts, remote_shards
+from sharded import combine_workers_parts, remote_shards
 
 import embstore as es
 from embstore.cluster.ray.calls import wait_for
@@ -107,7 +107,7 @@ def trained_here() -> Export:
             everyones = [batch(rank, step) for rank in range(WORKERS)]
             rows = [items.lookup(ids, train=True) for ids in everyones]
             grads = [gradients(found, dense.weights) for found in rows]
-            parts = all_workers_parts(zip(everyones, grads, strict=True), WORKERS)
+            parts = combine_workers_parts(zip(everyones, grads, strict=True), WORKERS)
             items.apply_gradients(*parts, global_step=step)
             dense.train(rows)
         return {**items.export(), "dense": dense.weights, "losses": np.array(dense.losses)}

@@ -117,7 +117,7 @@ class Hunt:
         for server in (*self._nodes.values(), self._head):
             assert server is not None
             end(server.process)
-        _wait(
+        _wait_until(
             lambda: not self._hunts_processes(),
             _ENDED_S,
             lambda: f"left: {_described(self._hunts_processes())}",
@@ -166,7 +166,7 @@ class Hunt:
                 f"never ends: {_described(self._hunts_processes())}"
             )
             time.sleep(0.05)
-        _wait(
+        _wait_until(
             lambda: not self._alive(folder),
             _ENDED_S,
             lambda: f"left by the job: {_described(self._alive(folder).values())}",
@@ -322,8 +322,8 @@ def _described(processes: object) -> list[str]:
     ]
 
 
-def _wait(is_so: Callable[[], bool], within_s: float, told: Callable[[], str]) -> None:
+def _wait_until(is_so: Callable[[], bool], within_s: float, describe: Callable[[], str]) -> None:
     deadline = time.monotonic() + within_s
     while not is_so():
-        assert time.monotonic() < deadline, told()
+        assert time.monotonic() < deadline, describe()
         time.sleep(0.05)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sharded import all_workers_parts, remote_shards
+from sharded import combine_workers_parts, remote_shards
 
 import embstore as es
 
@@ -98,7 +98,7 @@ def trained_here(workers: int, steps: int = STEPS) -> Export:
         for step in range(steps):
             everyones = [batch(rank, step) for rank in range(workers)]
             grads = [gradients(items.lookup(ids, train=True), dense) for ids in everyones]
-            parts = all_workers_parts(zip(everyones, grads, strict=True), workers)
+            parts = combine_workers_parts(zip(everyones, grads, strict=True), workers)
             items.apply_gradients(*parts, global_step=step)
             dense = trained_dense(dense, step)
         return items.export()

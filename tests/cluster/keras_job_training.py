@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 os.environ.setdefault("KERAS_BACKEND", "torch")
 import keras
 import torch
-from sharded import all_workers_parts
+from sharded import combine_workers_parts
 from torch import distributed
 
 import embstore as es
@@ -131,7 +131,7 @@ def trained_here(workers: int) -> tuple[Export, list[NDArray[np.float32]]]:
                 assert rows.grad is not None
                 parts.append((ids, rows.grad.numpy()))
             table.learning_rate = float(by.learning_rate)
-            table.apply_gradients(*all_workers_parts(parts, workers))
+            table.apply_gradients(*combine_workers_parts(parts, workers))
             with torch.no_grad():
                 by.apply([weight.value.grad / workers for weight in weights], weights)
             dense.zero_grad()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sharded import all_workers_parts
+from sharded import combine_workers_parts
 
 import embstore as es
 
@@ -103,7 +103,7 @@ def trained_here(workers: int) -> tuple[Export, dict[str, torch.Tensor]]:
                 assert rows.grad is not None
                 parts.append((ids.numpy(), rows.grad.numpy()))
             # The losses are divided by the number of workers already.
-            items.apply_gradients(*all_workers_parts(parts, workers=1), global_step=step)
+            items.apply_gradients(*combine_workers_parts(parts, workers=1), global_step=step)
             optimizer.step()
             optimizer.zero_grad()
         torch.set_num_threads(threads)

@@ -19,12 +19,12 @@ Export = dict[str, NDArray[Any]]
 
 
 @contextlib.contextmanager
-def twins(
+def local_and_sharded(
     shards: int, folder: Path | None = None, *, dim: int = 3, size: int = MIB, **options: Any
 ) -> Iterator[tuple[es.EmbeddingVariable, es.EmbeddingVariable]]:
     """Yields both variables. With a folder, rows beyond a shard's first 32 are in files there."""
     with contextlib.ExitStack() as stack:
-        made = []
+        variables = []
         places: list[dict[str, Any]] = [{"partition_num": shards}, {"shards": shards}]
         for where in places:
             chosen = dict(options)
@@ -34,7 +34,7 @@ def twins(
                 chosen["storage_option"] = es.StorageOption(
                     es.StorageType.DRAM_SSDHASH, [None, place], [32 * 48, size]
                 )
-            made.append(
+            variables.append(
                 stack.enter_context(
                     es.get_embedding_variable(
                         "var",
@@ -46,7 +46,7 @@ def twins(
                     )
                 )
             )
-        yield made[0], made[1]
+        yield variables[0], variables[1]
 
 
 def train(var: es.EmbeddingVariable, seed: int, batches: int = 5) -> None:
@@ -58,7 +58,7 @@ def train(var: es.EmbeddingVariable, seed: int, batches: int = 5) -> None:
         var.apply_gradients(ids, random.standard_normal((40, 5, var.dim)).astype(np.float32))
 
 
-def all_workers_parts(
+def combine_workers_parts(
     parts: Iterable[tuple[NDArray[Any], NDArray[np.float32]]], workers: int
 ) -> tuple[NDArray[Any], NDArray[np.float32]]:
     """Returns the ids and gradients of a step for one process that takes all workers' parts.
@@ -83,9 +83,9 @@ def train_a_little(var: es.EmbeddingVariable) -> None:
     var.apply_gradients([1, 2, 3], np.ones((3, 3), np.float32))
 
 
-def assert_same(got: Export, wanted: Export) -> None:
-    assert wanted["keys"].size
-    for column, values in wanted.items():
+def assert_same(got: Export, expected: Export) -> None:
+    assert expected["keys"].size
+    for column, values in expected.items():
         np.testing.assert_array_equal(got[column], values, err_msg=column)
 
 

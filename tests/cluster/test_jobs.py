@@ -127,7 +127,11 @@ def test_a_shard_waits_for_files_that_an_ended_shard_still_holds(tmp_path: Path)
         option = es.StorageOption(es.StorageType.DRAM_SSDHASH, [None, tmp_path], [16 * 48, 1 << 20])
         return variable(storage_option=option, **where)
 
-    with es.cluster.Job(workers=1) as job, joined(job), contextlib.closing(stored()) as holds:
+    with (
+        es.cluster.Job(workers=1) as job,
+        joined_worker(job),
+        contextlib.closing(stored()) as holds,
+    ):
         frees = threading.Timer(1.0, holds.close)
         frees.start()
         stored(shards=1).close()
@@ -136,7 +140,7 @@ def test_a_shard_waits_for_files_that_an_ended_shard_still_holds(tmp_path: Path)
 
 @pytest.mark.long
 def test_closing_a_stopped_shard_raises_an_error() -> None:
-    with es.cluster.Job(workers=1, silence_s=1.0) as job, joined(job):
+    with es.cluster.Job(workers=1, silence_s=1.0) as job, joined_worker(job):
         items = variable(shards=1)
         (shard,) = remote_shards(items)
         os.kill(shard.process_id, signal.SIGSTOP)
@@ -153,7 +157,7 @@ def test_a_job_whose_shards_would_start_with_kept_rows_is_refused(
     )
     with (
         es.cluster.Job(workers=1) as job,
-        joined(job),
+        joined_worker(job),
         pytest.raises(InvalidArgumentError, match="keep_files: a job's rows come back from"),
     ):
         variable(shards=1, storage_option=files)
@@ -164,7 +168,7 @@ def test_a_job_that_another_one_replaced_publishes_no_checkpoint(tmp_path: Path)
     refused = pytest.raises(CheckpointError, match="another job has begun to keep")
     with (
         es.cluster.Job(workers=1, checkpoints=tmp_path) as job,
-        joined(job) as worker,
+        joined_worker(job) as worker,
         variable(shards=1) as items,
     ):
         with refused, worker.checkpoint(1, [items]):
@@ -175,7 +179,7 @@ def test_a_job_that_another_one_replaced_publishes_no_checkpoint(tmp_path: Path)
 
 
 @contextlib.contextmanager
-def joined(job: es.cluster.Job) -> Iterator[es.cluster.Worker]:
+def joined_worker(job: es.cluster.Job) -> Iterator[es.cluster.Worker]:
     worker = es.cluster.join(job.ticket, 0)
     try:
         yield worker
@@ -371,7 +375,7 @@ def test_restoring_a_damaged_checkpoint_raises_an_error(tmp_path: Path) -> None:
     dense = tmp_path / f"step-{1:012d}" / "state" / "dense.npy"
     with (
         es.cluster.Job(workers=1, checkpoints=tmp_path) as job,
-        joined(job) as worker,
+        joined_worker(job) as worker,
         variable(shards=1) as items,
     ):
         with worker.checkpoint(1, [items]) as place:
@@ -411,7 +415,7 @@ def test_a_variable_that_workers_do_not_share_is_refused_in_checkpoints(
     folder = tmp_path / "saved"
     with (
         es.cluster.Job(workers=2, checkpoints=folder) as job,
-        joined(job) as worker,
+        joined_worker(job) as worker,
         variable() as items,
     ):
         with refused:
@@ -420,7 +424,7 @@ def test_a_variable_that_workers_do_not_share_is_refused_in_checkpoints(
             pass
     with (
         es.cluster.Job(workers=1, checkpoints=folder) as job,
-        joined(job) as worker,
+        joined_worker(job) as worker,
         variable() as items,
         worker.checkpoint(1, [items]),
     ):
@@ -431,7 +435,7 @@ def test_a_variable_that_workers_do_not_share_is_refused_in_checkpoints(
 def test_workers_at_different_checkpoints_raise_an_error(tmp_path: Path) -> None:
     with (
         es.cluster.Job(workers=2, checkpoints=tmp_path / "saved", patience_s=20) as job,
-        joined(job) as first,
+        joined_worker(job) as first,
         variable(shards=1) as items,
         ThreadPoolExecutor(1) as thread,
     ):
@@ -485,7 +489,7 @@ def test_waiting_for_a_worker_that_has_returned_fails_at_once() -> None:
     no_meeting = pytest.raises(WorkerLostError, match="worker 1 has returned, and comes to no meet")
     with (
         es.cluster.Job(workers=2) as job,
-        joined(job) as first,
+        joined_worker(job) as first,
         ThreadPoolExecutor(1) as thread,
     ):
         second = Worker(job.ticket, 1)
@@ -642,7 +646,7 @@ def make_twice(worker: es.cluster.Worker, folder: Path) -> int:
 
 @pytest.mark.long
 def test_a_worker_that_makes_a_variable_more_often_is_told_whom_it_waits_for() -> None:
-    with es.cluster.Job(workers=2, patience_s=1.0) as job, joined(job):
+    with es.cluster.Job(workers=2, patience_s=1.0) as job, joined_worker(job):
         variable(shards=1).close()
         with pytest.raises(WorkerLostError, match="worker 1 hasn't made and closed it for 1 s"):
             variable(shards=1)
@@ -651,7 +655,7 @@ def test_a_worker_that_makes_a_variable_more_often_is_told_whom_it_waits_for() -
 @pytest.mark.long
 def test_a_worker_that_gives_another_number_of_shards_is_refused() -> None:
     refused = pytest.raises(InvalidArgumentError, match=r"another worker, with other shards; give")
-    with es.cluster.Job(workers=1) as job, joined(job), variable(shards=2), refused:
+    with es.cluster.Job(workers=1) as job, joined_worker(job), variable(shards=2), refused:
         variable(shards=3)
 
 
@@ -664,7 +668,7 @@ def test_a_worker_that_makes_a_variable_differently_is_told_the_differences() ->
             "items", dim, initializer=drawn, ev_option=option, shards=1
         )
 
-    with es.cluster.Job(workers=1) as job, joined(job), items():
+    with es.cluster.Job(workers=1) as job, joined_worker(job), items():
         for others, told in (
             ({"dim": 4}, "other dim and initial rows"),
             ({"seed": 8}, r"with other initial rows .*set_random_seed first\); give all"),
@@ -677,7 +681,7 @@ def test_a_worker_that_makes_a_variable_differently_is_told_the_differences() ->
 @pytest.mark.long
 def test_an_asynchronous_variable_stays_open_for_workers_that_have_not_made_it_yet() -> None:
     with es.cluster.Job(workers=2, synchronous=False, patience_s=1.0) as job:
-        with joined(job), variable(shards=2) as items:
+        with joined_worker(job), variable(shards=2) as items:
             items.apply_gradients([7, 8, 9], np.ones((3, items.dim), np.float32))
         slow = es.cluster.join(job.ticket, 1)
         with variable(shards=2) as items:
@@ -691,7 +695,7 @@ def test_an_asynchronous_variable_stays_open_for_workers_that_have_not_made_it_y
 
 @pytest.mark.long
 def test_a_worker_that_makes_an_open_variable_again_is_told_to_close_it_first() -> None:
-    with es.cluster.Job(workers=1) as job, joined(job):
+    with es.cluster.Job(workers=1) as job, joined_worker(job):
         with variable(shards=2) as items:
             items.apply_gradients([7], np.ones((1, items.dim), np.float32))
             with pytest.raises(InvalidArgumentError, match="worker 0 has it already; close it"):
@@ -704,7 +708,7 @@ def test_a_worker_that_makes_an_open_variable_again_is_told_to_close_it_first() 
 
 @pytest.mark.long
 def test_a_variable_whose_link_was_lost_is_closed_and_its_next_updates_count() -> None:
-    with es.cluster.Job(workers=1) as job, joined(job):
+    with es.cluster.Job(workers=1) as job, joined_worker(job):
         items = variable(shards=1)
         items.apply_gradients([7], np.ones((1, items.dim), np.float32))
         (shard,) = remote_shards(items)

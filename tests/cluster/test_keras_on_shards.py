@@ -40,7 +40,7 @@ def compiled(model: Any) -> Any:
     return model
 
 
-def twins() -> tuple[Any, Any]:
+def local_and_sharded() -> tuple[Any, Any]:
     """Returns compiled models over local partitions, and over shards."""
 
     def over(partition_num: int, shards: int | None) -> Any:
@@ -82,7 +82,7 @@ def close(*models: Any) -> None:
 def test_a_model_on_shards_trains_saves_and_loads_like_one_with_a_local_table(
     tmp_path: Path,
 ) -> None:
-    here, there = twins()
+    here, there = local_and_sharded()
     assert train(there) == train(here)
     assert len(remote_shards(table_of(there))) == SHARDS
     assert_same(table_of(there).export(), table_of(here).export())
@@ -97,7 +97,7 @@ def test_a_model_on_shards_trains_saves_and_loads_like_one_with_a_local_table(
 
 @pytest.mark.long
 def test_weights_go_from_sharded_to_local_tables_and_back(tmp_path: Path) -> None:
-    here, there = twins()
+    here, there = local_and_sharded()
     train(there)
     there.save_weights(tmp_path / "there.weights.h5")
     here.load_weights(tmp_path / "there.weights.h5")

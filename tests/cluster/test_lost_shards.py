@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from job_training import durable, variable
 from processes import assert_gone
-from sharded import assert_same, remote_shards, train, twins
+from sharded import assert_same, local_and_sharded, remote_shards, train
 
 import embstore as es
 from embstore.cluster.rows.remote_shard import RemoteShard
@@ -28,7 +28,7 @@ TELLS_WHAT_TO_DO = r"var.part1 of 2 on node 127.0.0.1 can't be reached .* restor
 def test_every_method_reports_a_killed_shard_and_its_save_can_be_restored(
     tmp_path: Path,
 ) -> None:
-    with twins(2) as (here, there):
+    with local_and_sharded(2) as (here, there):
         for var in (here, there):
             train(var, seed=1)
         es.save(tmp_path / "saved", [there], 5)
@@ -50,7 +50,7 @@ def test_every_method_reports_a_killed_shard_and_its_save_can_be_restored(
         update = UpdatePart(living, living.begin_push(), np.arange(4), ones, None)
         assert push_together([[update]], None) == [None]  # no other push holds a place
         there.close()  # the loss has been reported
-        with twins(2) as (_, again):
+        with local_and_sharded(2) as (_, again):
             es.restore(tmp_path / "saved", [again])
             for var in (here, again):
                 train(var, seed=2)
@@ -96,14 +96,14 @@ def after_death_of(shard: RemoteShard, call: Callable[..., None]) -> Callable[..
 
 
 def test_a_shard_that_died_unnoticed_is_reported_by_the_next_call() -> None:
-    with twins(2) as (_, there):
+    with local_and_sharded(2) as (_, there):
         os.kill(remote_shards(there)[1].process_id, signal.SIGKILL)
         with pytest.raises(ShardLostError, match=TELLS_WHAT_TO_DO):
             there.close()
 
 
 def test_a_stopped_shard_is_reported_instead_of_waited_for() -> None:
-    with twins(2) as (_, there):
+    with local_and_sharded(2) as (_, there):
         train(there, seed=1)
         stopped = remote_shards(there)[1]
         connections = stopped.server._connections
@@ -126,7 +126,7 @@ def test_a_client_without_the_token_is_not_served() -> None:
 
     from embstore.cluster.rows import wire
 
-    with twins(1) as (_, there):
+    with local_and_sharded(1) as (_, there):
         (shard,) = remote_shards(there)
         address = shard.server.address
         assert address.host == "127.0.0.1"

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from row_connection import DIM, breaking_wires, served, variable_here
-from sharded import all_workers_parts, assert_same, remote_shards
+from sharded import assert_same, combine_workers_parts, remote_shards
 
 import embstore as es
 from embstore.cluster.rows.pushes import PushRules
@@ -47,7 +47,7 @@ def trained_here(workers: int) -> list[es.EmbeddingVariable]:
         of_workers = [batches(worker, step) for worker in range(workers)]
         for table, var in enumerate(tables):
             parts = [(ids[table], grads[table]) for ids, grads in of_workers]
-            var.apply_gradients(*all_workers_parts(parts, workers))
+            var.apply_gradients(*combine_workers_parts(parts, workers))
     return tables
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from row_connection import DIM, breaking_wires, served, variable_here
-from sharded import all_workers_parts, assert_same
+from sharded import assert_same, combine_workers_parts
 
 import embstore as es
 from embstore.cluster.rows import wire
@@ -56,7 +56,7 @@ def trained_here(workers: int) -> es.EmbeddingVariable:
     var = variable_here()
     for step in range(STEPS):
         parts = [batch(worker, step) for worker in range(workers)]
-        var.apply_gradients(*all_workers_parts(parts, workers))
+        var.apply_gradients(*combine_workers_parts(parts, workers))
     return var
 
 

@@ -18,7 +18,7 @@ from embstore.server.bind_address import BindAddress
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         (["--bind_ip", "somewhere"], "--bind_ip must be an IPv4 address"),
         (["--bind_ip", "127.0.0.1:"], "--bind_ip must be IP:PORT, got '127.0.0.1:'"),
@@ -40,10 +40,10 @@ from embstore.server.bind_address import BindAddress
         (["status", "--timeout", "inf"], "--timeout must be finite"),
     ],
 )
-def test_a_bad_flag_is_named(flags: list[str], told: str) -> None:
+def test_a_bad_flag_is_named(flags: list[str], message: str) -> None:
     if flags[0] == "status":
         pytest.importorskip("ray", reason="needs Ray: pip install 'embstore[cluster]'")
-    with pytest.raises(SystemExit, match=rf"(?s)^embstore.server: .*{told}"):
+    with pytest.raises(SystemExit, match=rf"(?s)^embstore.server: .*{message}"):
         main(flags)
 
 

@@ -16,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 from processes import assert_gone, command, descendants
 from ray_node import wait_until_taken
-from sharded import MIB, all_workers_parts, remote_shards
+from sharded import MIB, combine_workers_parts, remote_shards
 
 import embstore as es
 from embstore.errors import ShardLostError
@@ -49,14 +49,14 @@ def tables(count: int, **where: Any) -> Iterator[Tables]:
         ]
 
 
-def processes(of: Tables) -> set[int]:
-    return {shard.process_id for table in of for shard in remote_shards(table)}
+def processes(tables: Tables) -> set[int]:
+    return {shard.process_id for table in tables for shard in remote_shards(table)}
 
 
-def requests(ray: Any, of: Tables) -> list[dict[str, int]]:
+def requests(ray: Any, tables: Tables) -> list[dict[str, int]]:
     """Returns the request counts of each server."""
     actors: dict[int, Any] = {
-        shard.process_id: shard.server.actor for table in of for shard in remote_shards(table)
+        shard.process_id: shard.server.actor for table in tables for shard in remote_shards(table)
     }
     return [ray.get(actor._handle.status.remote()).requests for actor in actors.values()]
 
@@ -203,6 +203,6 @@ def trained_here() -> list[dict[str, NDArray[Any]]]:
             for number, table in enumerate(many):
                 ids = [of_worker[number] for of_worker in of_workers]
                 grads = [np.tanh(table.lookup(each, train=True)) for each in ids]
-                parts = all_workers_parts(zip(ids, grads, strict=True), workers=2)
+                parts = combine_workers_parts(zip(ids, grads, strict=True), workers=2)
                 table.apply_gradients(*parts, step)
         return [table.export() for table in many]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ray_node import wait_until_taken
-from sharded import MIB, assert_same, train, train_a_little, twins
+from sharded import MIB, assert_same, local_and_sharded, train, train_a_little
 
 import embstore as es
 from embstore import _core
@@ -40,7 +40,7 @@ def test_training_saving_and_restoring_give_the_same_rows(tmp_path: Path, shards
         "evict_option": es.GlobalStepEvict(steps_to_live=8),
     }
     ids = np.arange(-4, 60).reshape(4, 16) * 7919 - 40_000
-    with twins(shards, tmp_path, **options) as (here, there):
+    with local_and_sharded(shards, tmp_path, **options) as (here, there):
         for var in (here, there):
             train(var, seed=1)
             var.learning_rate = 0.05
@@ -70,7 +70,7 @@ def test_training_saving_and_restoring_give_the_same_rows(tmp_path: Path, shards
 
 
 def test_hits_are_counted_as_often_as_ids_occur() -> None:
-    with twins(2, filter_option=es.CBFFilter(3, 1000, 0.01)) as (here, there):
+    with local_and_sharded(2, filter_option=es.CBFFilter(3, 1000, 0.01)) as (here, there):
         for var in (here, there):
             train(var, seed=1)
         for counter in ("hits", "misses", "without_row"):
@@ -80,7 +80,7 @@ def test_hits_are_counted_as_often_as_ids_occur() -> None:
 
 @pytest.mark.long
 def test_a_checkpoint_goes_onto_another_number_of_shards(tmp_path: Path) -> None:
-    with twins(2) as (_, two), twins(3) as (one, three):
+    with local_and_sharded(2) as (_, two), local_and_sharded(3) as (one, three):
         train(two, seed=1)
         es.save(tmp_path / "saved", [two], 5)
         for var in (one, three):
@@ -89,7 +89,7 @@ def test_a_checkpoint_goes_onto_another_number_of_shards(tmp_path: Path) -> None
 
 
 def test_rows_that_are_exported_are_the_callers_own() -> None:
-    with twins(1, dim=64) as (_, there):
+    with local_and_sharded(1, dim=64) as (_, there):
         ids = np.arange(5000)
         there.apply_gradients(ids, np.ones((ids.size, 64), np.float32))
         exported = there.export()
@@ -101,7 +101,7 @@ def test_rows_that_are_exported_are_the_callers_own() -> None:
 
 
 def test_a_batch_that_one_shard_has_no_room_for_changes_no_other(tmp_path: Path) -> None:
-    with twins(2, tmp_path, size=48 * 60) as (here, there):
+    with local_and_sharded(2, tmp_path, size=48 * 60) as (here, there):
         told = []
         keys, begins = _core.keys_by_partition(np.arange(400), 2)
         ids = keys[: begins[1] + 1]  # the first shard's keys, and one of the other's
@@ -118,7 +118,7 @@ def test_a_batch_that_one_shard_has_no_room_for_changes_no_other(tmp_path: Path)
 
 @pytest.mark.long
 def test_many_threads_may_use_a_variable() -> None:
-    with twins(2) as (here, there):
+    with local_and_sharded(2) as (here, there):
         failed: list[BaseException] = []
 
         def work(seed: int) -> None:
@@ -148,7 +148,7 @@ def test_many_threads_may_use_a_variable() -> None:
 
 def test_accesses_of_shards_cannot_be_recorded_by_the_program() -> None:
     with (
-        twins(1) as (_, there),
+        local_and_sharded(1) as (_, there),
         pytest.raises(UnsupportedError, match="var has shards in other processes"),
         es.record_accesses(there),
     ):
@@ -157,7 +157,7 @@ def test_accesses_of_shards_cannot_be_recorded_by_the_program() -> None:
 
 @pytest.mark.long
 def test_a_closed_variable_stays_closed() -> None:
-    with twins(2) as (_, there):
+    with local_and_sharded(2) as (_, there):
         there.close()
         there.close()
         for use in (lambda: there.lookup([1]), there.total_count):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sharded import twins
+from sharded import local_and_sharded
 
 import embstore as es
 from embstore.cluster.server.handle import ServerHandle
@@ -42,7 +42,7 @@ def step(layer: Any, optimizer: es.torch.Optimizer) -> None:
 def test_steps_ask_shards_for_rates_and_steps_only_after_a_restore(
     tmp_path: Path, called_methods: list[str]
 ) -> None:
-    with twins(2, tmp_path) as both:
+    with local_and_sharded(2, tmp_path) as both:
         layers = [es.torch.Embedding(var) for var in both]
         optimizers = [es.torch.Optimizer(layer) for layer in layers]
         here, there = both

@@ -90,13 +90,13 @@ def storage_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StorageOf]:
     """
 
     def make(
-        of: es.StorageType | Stack,
+        storage: es.StorageType | Stack,
         size_bytes: int = MIB,
         *,
         upper_bytes: int | None = None,
         cache_strategy: es.CacheStrategy = es.CacheStrategy.LFU,
     ) -> es.StorageOption:
-        stack = of if isinstance(of, Stack) else Stack(of)
+        stack = storage if isinstance(storage, Stack) else Stack(storage)
         upper = [size_bytes // 4 if upper_bytes is None else upper_bytes] * (stack.tiers - 1)
         directory = Path(tempfile.mkdtemp(dir=everything))
         return stack.option(directory, [*upper, size_bytes - sum(upper)], cache_strategy)

@@ -77,7 +77,7 @@ def check(directory: Path, seed: int, lives: list[int], last: int) -> bool:
         return True
 
 
-def in_a_process(work: Callable[[], None]) -> None:
+def run_in_fork(work: Callable[[], None]) -> None:
     """Runs `work` in a fork. The engine's threads do not survive a fork: this process has none."""
     child = os.fork()
     if child == 0:
@@ -123,7 +123,7 @@ def main(directory: Path, kills: int, seed: int) -> None:
         def look(life: int = life) -> None:
             is_closed[0] = check(directory, seed, lives, life)
 
-        in_a_process(look)
+        run_in_fork(look)
         assert is_closed[0] or phase[0] < 2, "a close that had ended is lost"
         if is_closed[0]:
             lives.append(life)

@@ -101,12 +101,12 @@ def anonymous_bytes() -> int:
 def no_file_grows_beyond(size_bytes: int) -> Iterator[None]:
     """Makes writes beyond that size of a file fail in the whole process, as on a full disk."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, most))
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard_limit))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard_limit, hard_limit))
 
 
 def kept_variable(
@@ -135,7 +135,7 @@ def kept_variable(
     )
 
 
-def ones(
+def gradients_of_ones(
     ids: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
     """Returns gradients of ones for rows of 16 floats."""

@@ -37,7 +37,7 @@ def batch(step: int, rank: int) -> torch.Tensor:
     return torch.from_numpy(ids)
 
 
-def make(seed: int = 1, rate: float = 0.1) -> Any:
+def make_model(seed: int = 1, rate: float = 0.1) -> Any:
     torch.manual_seed(0)
     var = es.get_embedding_variable(
         "table",
@@ -64,7 +64,7 @@ def train(rank: int | None, *, gathers: bool) -> dict[str, Any]:
 
     gathers: steps of two micro-batches each, the first in no_sync(), with clipping.
     """
-    model = make()
+    model = make_model()
     wrapped: Any = model if rank is None else DistributedDataParallel(model)
     optimizers: list[Any] = [torch.optim.SGD(es.torch.dense_parameters(model), lr=0.05)]
     if gathers:
@@ -95,21 +95,21 @@ def refusal(call: Callable[[], Any]) -> str:
     return ""
 
 
-def in_no_sync() -> None:
-    wrapped = DistributedDataParallel(make())
+def backward_in_no_sync() -> None:
+    wrapped = DistributedDataParallel(make_model())
     with wrapped.no_sync():
         loss_of(wrapped, batch(0, 0)).backward()
 
 
-def in_join() -> None:
-    wrapped = DistributedDataParallel(make())
+def forward_in_join() -> None:
+    wrapped = DistributedDataParallel(make_model())
     with wrapped.join():
         loss_of(wrapped, batch(0, 0))
 
 
-def past_the_wrapper(use: Callable[[Any], Any]) -> None:
+def use_bare_module(use: Callable[[Any], Any]) -> None:
     """Uses the bare module after its wrapper has compared the replicas."""
-    model = make()
+    model = make_model()
     loss_of(DistributedDataParallel(model), torch.tensor([1])).backward()
     use(model)
 
@@ -124,7 +124,7 @@ def evaluate(model: torch.nn.Module) -> None:
 class Recomputed(torch.nn.Module):
     def __init__(self, *, reentrant: bool) -> None:
         super().__init__()
-        self.model = make()
+        self.model = make_model()
         self.reentrant = reentrant
 
     def forward(self, ids: torch.Tensor) -> Any:
@@ -134,7 +134,7 @@ class Recomputed(torch.nn.Module):
         return checkpoint(recomputed, self.model[1].weight, ids, use_reentrant=self.reentrant)
 
 
-def with_recomputation(rank: int, *, reentrant: bool) -> dict[str, Any]:
+def train_with_recomputation(rank: int, *, reentrant: bool) -> dict[str, Any]:
     model = Recomputed(reentrant=reentrant)
     wrapped = DistributedDataParallel(model, static_graph=True)
     for step in range(2):
@@ -146,12 +146,12 @@ def fsdp(model: torch.nn.Module, **options: Any) -> Any:
     return FullyShardedDataParallel(model, device_id=torch.device("cpu"), **options)
 
 
-def left_out_of(shard: Callable[[Any, Any], Any], rank: int) -> dict[str, Any]:
+def train_beside_sharded(shard: Callable[[Any, Any], Any], rank: int) -> dict[str, Any]:
     """Trains a table in DistributedDataParallel beside sharded parameters.
 
     shard: a function of the model and the module to leave out.
     """
-    model = make()
+    model = make_model()
     wrapped = torch.nn.Sequential(DistributedDataParallel(model[0]), model[1])
     sharded = shard(wrapped, wrapped[0])
     for step in range(2):
@@ -168,25 +168,29 @@ def replica(rank: int, rendezvous: Path) -> None:
     told = {
         "at once": [train(rank, gathers=False), train(None, gathers=False)],
         "gathered": [train(rank, gathers=True), train(None, gathers=True)],
-        "recomputed": with_recomputation(rank, reentrant=False),
-        "beside FSDP": left_out_of(lambda model, out: fsdp(model, ignored_modules=[out]), rank),
-        "beside fully_shard": left_out_of(
+        "recomputed": train_with_recomputation(rank, reentrant=False),
+        "beside FSDP": train_beside_sharded(
+            lambda model, out: fsdp(model, ignored_modules=[out]), rank
+        ),
+        "beside fully_shard": train_beside_sharded(
             lambda model, out: fully_shard(model, ignored_params=set(out.parameters())), rank
         ),
-        "other rows": refusal(lambda: DistributedDataParallel(make(seed=rank))(ids)),
-        "other rates": refusal(lambda: DistributedDataParallel(make(rate=1 + rank))(ids)),
-        "no_sync": refusal(in_no_sync),
-        "join": refusal(in_join),
+        "other rows": refusal(lambda: DistributedDataParallel(make_model(seed=rank))(ids)),
+        "other rates": refusal(lambda: DistributedDataParallel(make_model(rate=1 + rank))(ids)),
+        "no_sync": refusal(backward_in_no_sync),
+        "join": refusal(forward_in_join),
         "past the wrapper": refusal(
-            lambda: past_the_wrapper(lambda model: loss_of(model, ids).backward())
+            lambda: use_bare_module(lambda model: loss_of(model, ids).backward())
         ),
-        "evaluation past the wrapper": refusal(lambda: past_the_wrapper(evaluate)),
-        "reentrant": refusal(lambda: with_recomputation(rank, reentrant=True)),
-        "fully_shard": refusal(lambda: fully_shard(make())(ids)),
-        "FSDP": refusal(lambda: fsdp(make())(ids)),
-        "FSDP with original parameters": refusal(lambda: fsdp(make(), use_orig_params=True)(ids)),
+        "evaluation past the wrapper": refusal(lambda: use_bare_module(evaluate)),
+        "reentrant": refusal(lambda: train_with_recomputation(rank, reentrant=True)),
+        "fully_shard": refusal(lambda: fully_shard(make_model())(ids)),
+        "FSDP": refusal(lambda: fsdp(make_model())(ids)),
+        "FSDP with original parameters": refusal(
+            lambda: fsdp(make_model(), use_orig_params=True)(ids)
+        ),
     }
-    model = make()
+    model = make_model()
     wrapped = DistributedDataParallel(model)
     wrapped(ids)
     dist.barrier()

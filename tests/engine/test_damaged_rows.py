@@ -73,11 +73,11 @@ class Damaged:
 @pytest.fixture(params=[1, 2], ids=["1 partition", "2 partitions"])
 def damaged(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Damaged]:
     (tmp_path / "rows").mkdir()
-    made = Damaged(tmp_path / "rows", request.param)
-    assert made.keys.size == 3
-    assert made.keys.dtype == np.int64
-    yield made
-    made.var.close()
+    damaged_table = Damaged(tmp_path / "rows", request.param)
+    assert damaged_table.keys.size == 3
+    assert damaged_table.keys.dtype == np.int64
+    yield damaged_table
+    damaged_table.var.close()
 
 
 def refused(call: Callable[[], Any]) -> list[int]:
@@ -100,13 +100,13 @@ def test_damaged_rows_are_found_and_no_others(damaged: Damaged) -> None:
 
 
 def test_look_ups_serve_rows_whose_slots_alone_are_damaged(tmp_path: Path) -> None:
-    made = Damaged(tmp_path, flips=0)
-    with made.var as var:
-        keys = np.array(made.flip(3, beyond=4 * DIM))
+    damaged_table = Damaged(tmp_path, flips=0)
+    with damaged_table.var as var:
+        keys = np.array(damaged_table.flip(3, beyond=4 * DIM))
         np.testing.assert_array_equal(var.damaged_keys(), keys)
         for train in (False, True, False):
             np.testing.assert_array_equal(
-                var.lookup(keys, train=train), made.before["values"][keys]
+                var.lookup(keys, train=train), damaged_table.before["values"][keys]
             )
             var.drain()
         gradients = np.ones((keys.size, DIM), np.float32)

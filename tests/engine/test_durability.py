@@ -949,7 +949,7 @@ def test_a_forked_child_can_neither_use_nor_harm_a_pool(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argument", "wrong", "told"),
+    ("argument", "wrong", "message"),
     [
         ("persist_pending_window", -1, "at least 0"),
         ("persist_pending_window", 8, "at most 7"),
@@ -959,10 +959,10 @@ def test_a_forked_child_can_neither_use_nor_harm_a_pool(place: Path) -> None:
     ],
 )
 def test_arguments_that_no_checkpoint_can_have_are_refused_before_it_begins(
-    place: Path, argument: str, wrong: int, told: str
+    place: Path, argument: str, wrong: int, message: str
 ) -> None:
     with make_durable_table(place) as variable:
-        with pytest.raises(InvalidArgumentError, match=f"{argument} must be {told}"):
+        with pytest.raises(InvalidArgumentError, match=f"{argument} must be {message}"):
             es.persist([variable], place / "checkpoints", **{argument: wrong})
         assert not (place / "checkpoints").exists()
 

@@ -13,7 +13,7 @@ import pytest
 from engine_storage import IN_MEMORY
 from exports import assert_same
 from numpy.typing import NDArray
-from programs import kept_variable, no_file_grows_beyond, ones, run_function
+from programs import gradients_of_ones, kept_variable, no_file_grows_beyond, run_function
 
 import embstore as es
 from embstore.errors import StorageError
@@ -133,12 +133,12 @@ def repaired_errors_are_not_raised_again(closes: bool) -> None:
             for first in range(0, ids.size, 500):
                 some = ids[first : first + 500]
                 try:
-                    var.apply_gradients(some, ones(some))
+                    var.apply_gradients(some, gradients_of_ones(some))
                 except StorageError:
                     refused += 1
         assert refused
         rest = ids[var.get_frequency(ids) == 0]
-        var.apply_gradients(rest, ones(rest))
+        var.apply_gradients(rest, gradients_of_ones(rest))
         var.drain()
         wanted = var.lookup(ids, train=True)
         below = ids[var.lookup_tier(ids) == 1][:900]
@@ -163,7 +163,7 @@ def look_ups_read_rows_while_writes_fail() -> None:
     ids = np.arange(6000)
     with tempfile.TemporaryDirectory(dir=IN_MEMORY) as directory:
         var = kept_variable(Path(directory), False, first_tier_rows=500)
-        var.apply_gradients(ids, ones(ids))
+        var.apply_gradients(ids, gradients_of_ones(ids))
         var.drain()
         wanted = var.lookup(ids, train=True)
         random = np.random.default_rng(2)

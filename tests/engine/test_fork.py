@@ -73,7 +73,7 @@ def in_child(work: Callable[[], None]) -> None:
     assert os.waitpid(child, 0)[1] == 0, problem
 
 
-class Kept:
+class KeptTable:
     """A variable whose rows outlive it, and the variables that took the rows over."""
 
     def __init__(self, kind: es.StorageType, directory: Path) -> None:
@@ -100,9 +100,9 @@ class Kept:
 
 
 @pytest.fixture(params=KEEPING, ids=lambda kind: kind.name)
-def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
+def kept_table(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeptTable]:
     skip_without_library(request.param)
-    made = Kept(request.param, tmp_path)
+    made = KeptTable(request.param, tmp_path)
     yield made
     for var in made.variables:
         var.close()
@@ -155,30 +155,32 @@ def test_every_use_of_an_inherited_variable_is_an_error_that_says_what_to_do(
 
 
 @pytest.mark.parametrize("ending", ["looks up", "closes", "drops it", "does nothing"])
-def test_the_parents_rows_are_whole_whatever_its_children_did(kept: Kept, ending: str) -> None:
-    trained(kept.open())
+def test_the_parents_rows_are_whole_whatever_its_children_did(
+    kept_table: KeptTable, ending: str
+) -> None:
+    trained(kept_table.open())
 
     def work() -> None:
         if ending == "looks up":
-            expect_forked(lambda: kept.variables[0].lookup(IDS))
+            expect_forked(lambda: kept_table.variables[0].lookup(IDS))
         elif ending == "closes":
-            kept.variables[0].close()
+            kept_table.variables[0].close()
         elif ending == "drops it":
-            kept.variables.clear()
+            kept_table.variables.clear()
             gc.collect()
 
-    var = kept.variables[0]
+    var = kept_table.variables[0]
     wanted = var.export()
     del var
     gc.collect()  # else the children would collect garbage of earlier tests
     for _ in range(3):
         in_child(work)
-    var = kept.variables[0]
+    var = kept_table.variables[0]
     rows = var.lookup(IDS)
     var.apply_gradients(IDS[:10], np.zeros((10, 3), np.float32))
     np.testing.assert_array_equal(var.lookup(IDS), rows)
     var.close()
-    again = kept.open()
+    again = kept_table.open()
     got = again.export()
     np.testing.assert_array_equal(got["values"], wanted["values"])
     np.testing.assert_array_equal(got["keys"], IDS)
@@ -202,12 +204,12 @@ def a_child_that_lives_on() -> Iterator[None]:
 
 
 def test_a_child_that_lives_on_does_not_hold_the_parents_files(
-    kept: Kept,
+    kept_table: KeptTable,
 ) -> None:
-    var = trained(kept.open())
+    var = trained(kept_table.open())
     with a_child_that_lives_on():
         var.close()
-        again = kept.open()  # needs the lock on the files
+        again = kept_table.open()  # needs the lock on the files
         assert again.total_count() == (IDS.size, 3)
 
 
@@ -472,12 +474,12 @@ def test_a_child_that_ends_as_programs_do_closes_nothing(tmp_path: Path) -> None
 
 
 def test_the_parents_files_are_in_use_as_long_as_it_has_them(
-    kept: Kept,
+    kept_table: KeptTable,
 ) -> None:
-    trained(kept.open())
+    trained(kept_table.open())
 
     def work() -> None:
         with pytest.raises(InUseError, match="in use"):
-            kept.open()
+            kept_table.open()
 
     in_child(work)

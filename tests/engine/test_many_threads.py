@@ -15,7 +15,7 @@ from durable_table import DIM, make_durable_table
 from engine_storage import variable_with_options
 from numpy.typing import NDArray
 from plain_partition import partitions_of
-from programs import kept_variable, ones, run_function
+from programs import gradients_of_ones, kept_variable, run_function
 
 import embstore as es
 from embstore.errors import StoreFullError
@@ -31,7 +31,7 @@ def many_threads_and_saves(threads: int) -> None:
         (Path(directory) / "rows").mkdir()
         var = kept_variable(Path(directory) / "rows", False, first_tier_rows=2000)
         everything = np.arange(keys)
-        var.apply_gradients(everything, ones(everything))
+        var.apply_gradients(everything, gradients_of_ones(everything))
         start = threading.Barrier(threads + 1)
 
         def work(number: int) -> None:
@@ -40,7 +40,7 @@ def many_threads_and_saves(threads: int) -> None:
             start.wait()
             for step, ids in enumerate(batches):
                 if number % 8:
-                    var.apply_gradients(ids, ones(ids))
+                    var.apply_gradients(ids, gradients_of_ones(ids))
                 else:
                     assert np.isfinite(var.lookup(ids, train=bool(step % 2))).all()
 
@@ -74,7 +74,7 @@ def share_of_each_thread(threads: int, batches: int) -> None:
         var = kept_variable(Path(directory), False, first_tier_rows=256)
         everything = np.arange(keys)
         for part in np.array_split(everything, 50):
-            var.apply_gradients(part, ones(part))
+            var.apply_gradients(part, gradients_of_ones(part))
         finished = [0] * threads
         # A thread that began before the others would get on alone.
         all_are_there = threading.Barrier(threads)
@@ -87,7 +87,7 @@ def share_of_each_thread(threads: int, batches: int) -> None:
                 if number % 3 == 0:
                     var.lookup(ids)
                 else:
-                    var.apply_gradients(ids, ones(ids))
+                    var.apply_gradients(ids, gradients_of_ones(ids))
                 finished[number] += 1
 
         def drain() -> None:
@@ -188,7 +188,7 @@ def test_serving_look_ups_go_on_while_a_save_writes(tmp_path: Path) -> None:
     (tmp_path / "rows").mkdir()
     with kept_variable(tmp_path / "rows", False, first_tier_rows=50_000) as var:
         ids = np.arange(400_000)
-        var.apply_gradients(ids, ones(ids))
+        var.apply_gradients(ids, gradients_of_ones(ids))
         var.drain()
 
         def server(seed: int) -> Call:

@@ -38,7 +38,7 @@ WHAT_TO_DO = (
 
 
 @pytest.fixture
-def kept(place: Path) -> Path:
+def older_files(place: Path) -> Path:
     """Unpacks the archives into a folder in memory."""
     for path in ARCHIVES:
         with tarfile.open(path) as archive:
@@ -50,10 +50,10 @@ def kept(place: Path) -> Path:
     return place
 
 
-def wanted(kept: Path, name: str) -> tuple[Export, list[int]]:
+def expected_rows(older_files: Path, name: str) -> tuple[Export, list[int]]:
     """Returns the rows, and the frequencies of KEYS, waiting or not."""
-    own = kept / f"{name}.json"
-    found = json.loads((own if own.exists() else kept / "wanted.json").read_text())[name]
+    own = older_files / f"{name}.json"
+    found = json.loads((own if own.exists() else older_files / "wanted.json").read_text())[name]
     frequencies = found.pop("frequencies", [])
     floats = ("values", "accumulator")
     columns = {
@@ -79,10 +79,10 @@ def variable(
     )
 
 
-def kept_storage(kept: Path, partitions: int) -> es.StorageOption:
+def kept_storage(older_files: Path, partitions: int) -> es.StorageOption:
     return es.StorageOption(
         es.StorageType.DRAM_SSDHASH,
-        storage_path=kept / f"kept-{partitions}",
+        storage_path=older_files / f"kept-{partitions}",
         storage_size=[8 * 32],
         ssdhash_option=es.SSDHashOption(keep_files=True),
     )
@@ -104,51 +104,53 @@ def pool_storage(
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 3, 4, 5])
-def test_a_save_is_restored_onto_any_number_of_partitions(kept: Path, partitions: int) -> None:
+def test_a_save_is_restored_onto_any_number_of_partitions(
+    older_files: Path, partitions: int
+) -> None:
     with variable(partitions) as var:
-        assert es.restore(kept / "full", [var]) == 1
-        assert_same(var.export(), wanted(kept, "full")[0])
-        assert es.restore(kept / "full", [var], [kept / "increment"]) == 12
-        assert_same(var.export(), wanted(kept, "increment")[0])
+        assert es.restore(older_files / "full", [var]) == 1
+        assert_same(var.export(), expected_rows(older_files, "full")[0])
+        assert es.restore(older_files / "full", [var], [older_files / "increment"]) == 12
+        assert_same(var.export(), expected_rows(older_files, "increment")[0])
 
 
-def test_a_variable_keeps_its_initial_rows_if_a_save_has_none(kept: Path) -> None:
+def test_a_variable_keeps_its_initial_rows_if_a_save_has_none(older_files: Path) -> None:
     untrained = np.arange(10_000, 15_000)
     with variable(1) as var:
         own = var.lookup(untrained)
-        es.restore(kept / "full", [var])
+        es.restore(older_files / "full", [var])
         np.testing.assert_array_equal(var.lookup(untrained), own)
 
 
 @pytest.mark.parametrize("partitions", [1, 3, 4])
 def test_an_increment_that_places_keys_by_their_hash_may_follow(
-    kept: Path, partitions: int
+    older_files: Path, partitions: int
 ) -> None:
     with variable(partitions, evict_option=es.GlobalStepEvict(10)) as var:
-        es.restore(kept / "full", [var])
+        es.restore(older_files / "full", [var])
         removed = np.array([100, -9])
         rows = np.ones((KEYS.size, 2), np.float32)
         var.apply_gradients(np.setdiff1d(KEYS, removed), rows[2:], global_step=12)
         var.apply_gradients([5, 6], rows[:2], global_step=13)
-        es.save_incremental(kept / "more", [var], 13)  # removes rows that are 12 steps old
+        es.save_incremental(older_files / "more", [var], 13)  # removes rows that are 12 steps old
         after = var.export()
         assert not np.isin(removed, after["keys"]).any()
         var.apply_gradients(KEYS, rows, global_step=14)
-        es.save_incremental(kept / "most", [var], 14)
+        es.save_incremental(older_files / "most", [var], 14)
         latest = var.export()
     for number in range(1, 6):
         with variable(number) as other:
-            es.restore(kept / "full", [other], [kept / "more"])
+            es.restore(older_files / "full", [other], [older_files / "more"])
             assert_same(other.export(), after)
-            es.restore(kept / "full", [other], [kept / "more", kept / "most"])
+            es.restore(older_files / "full", [other], [older_files / "more", older_files / "most"])
             assert_same(other.export(), latest)
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 3, 4])
-def test_keys_that_wait_go_on_waiting(kept: Path, partitions: int) -> None:
-    rows, frequencies = wanted(kept, "counter")
+def test_keys_that_wait_go_on_waiting(older_files: Path, partitions: int) -> None:
+    rows, frequencies = expected_rows(older_files, "counter")
     with variable(partitions, filter_option=COUNTER) as var:
-        es.restore(kept / "counter", [var])
+        es.restore(older_files / "counter", [var])
         assert_same(var.export(), rows)
         assert var.get_frequency(KEYS).tolist() == frequencies
         absent = frequencies.count(0)
@@ -157,18 +159,18 @@ def test_keys_that_wait_go_on_waiting(kept: Path, partitions: int) -> None:
 
 @pytest.mark.parametrize("partitions", [1, 2, 3, 4])
 @pytest.mark.parametrize("save", ["sketch", "sketch-3"])
-def test_a_sketch_forgets_no_key(kept: Path, save: str, partitions: int) -> None:
-    rows, frequencies = wanted(kept, save)
+def test_a_sketch_forgets_no_key(older_files: Path, save: str, partitions: int) -> None:
+    rows, frequencies = expected_rows(older_files, save)
     with variable(partitions, filter_option=SKETCH) as var:
-        es.restore(kept / save, [var])
+        es.restore(older_files / save, [var])
         assert_same(var.export(), rows)
         assert (var.get_frequency(KEYS) >= frequencies).all()
         waiting = KEYS.size - frequencies.count(0) - rows["keys"].size
         assert waiting <= var.stats()["waiting_keys"] <= waiting * partitions
 
 
-def test_a_file_that_was_placed_in_another_way_than_it_says_is_refused(kept: Path) -> None:
-    (file,) = [file for file in files_of(kept / "full") if file.name == "var-0.1.rows"]
+def test_a_file_that_was_placed_in_another_way_than_it_says_is_refused(older_files: Path) -> None:
+    (file,) = [file for file in files_of(older_files / "full") if file.name == "var-0.1.rows"]
     content = bytearray(file.read_bytes())
     assert not _core.verify_rows(str(file), 3)["is_placed_by_hash"]
     content[8] = 2  # the version of files that are placed by hash
@@ -199,10 +201,10 @@ WAY_OUT = r"is of an earlier version .*es\.save\(\) .* remove its files.* es\.re
 @pytest.mark.parametrize("partitions", [1, 2])
 @pytest.mark.parametrize("kind", ["kept", "pool"])
 def test_rows_of_an_earlier_version_are_refused_by_name_and_stay(
-    kept: Path, kind: str, partitions: int
+    older_files: Path, kind: str, partitions: int
 ) -> None:
-    folder = kept / f"{kind}-{partitions}"
-    storage = kept_storage(kept, partitions) if kind == "kept" else pool_storage(folder)
+    folder = older_files / f"{kind}-{partitions}"
+    storage = kept_storage(older_files, partitions) if kind == "kept" else pool_storage(folder)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     for _ in range(2):
         with pytest.raises(StorageError, match=WAY_OUT) as told:
@@ -211,11 +213,11 @@ def test_rows_of_an_earlier_version_are_refused_by_name_and_stay(
     assert {path: path.read_bytes() for path in before} == before
 
 
-def test_kept_files_without_their_note_are_refused_as_well(kept: Path) -> None:
-    for note in kept.rglob("sequence.ssdhash"):
+def test_kept_files_without_their_note_are_refused_as_well(older_files: Path) -> None:
+    for note in older_files.rglob("sequence.ssdhash"):
         note.unlink()  # the files of rows say it as well
     with pytest.raises(StorageError, match=rf"var\.ssdhash/rows-.*{WAY_OUT}"):
-        variable(1, kept_storage(kept, 1))
+        variable(1, kept_storage(older_files, 1))
 
 
 def test_kept_files_of_this_version_are_taken_over_on_several_partitions(tmp_path: Path) -> None:
@@ -227,11 +229,11 @@ def test_kept_files_of_this_version_are_taken_over_on_several_partitions(tmp_pat
         assert_same(var.export(), before)
 
 
-def test_a_checkpoint_of_several_partitions_is_refused_by_another_pool(kept: Path) -> None:
-    (kept / "new").mkdir()
-    with variable(2, pool_storage(kept / "new")) as var:
+def test_a_checkpoint_of_several_partitions_is_refused_by_another_pool(older_files: Path) -> None:
+    (older_files / "new").mkdir()
+    with variable(2, pool_storage(older_files / "new")) as var:
         with pytest.raises(CheckpointError, match=WHAT_TO_DO):
-            es.restore_persisted([var], kept / "persisted-2")
+            es.restore_persisted([var], older_files / "persisted-2")
         train(var, 1)
 
 

@@ -34,13 +34,13 @@ DISK = ExampleDevice("slow-disk", lambda _, size, __: 40e3 + size, is_addressabl
 def accesses(var: es.EmbeddingVariable) -> list[Counter[tuple[Access, int]]]:
     """Returns the accesses of each tier, over all partitions, by (access, threads)."""
     tiers = var.stats()["tiers"]
-    told: list[Counter[tuple[Access, int]]] = [
+    counts: list[Counter[tuple[Access, int]]] = [
         Counter() for _ in range(len(tiers) // var.partition_num)
     ]
     for i, tier in enumerate(tiers):
         for count in tier["accesses"]:
-            told[i % len(told)][count["access"], count["threads"]] += count["accesses"]
-    return told
+            counts[i % len(counts)][count["access"], count["threads"]] += count["accesses"]
+    return counts
 
 
 def seconds_of(work: Callable[[], object]) -> float:
@@ -599,12 +599,12 @@ def test_persistent_memory_can_not_be_paced_as_a_disk(tmp_path: Path) -> None:
         es.StorageOption(es.StorageType.DRAM_PMEM, [None, tmp_path], devices=[None, DISK])
 
 
-@pytest.mark.parametrize("told", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("latency", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_time_that_is_not_finite_and_positive_is_refused(
-    make_variable: MakeVariable, told: float
+    make_variable: MakeVariable, latency: float
 ) -> None:
     device = ExampleDevice(
-        "odd", lambda _, size, threads: told if threads == 7 and size == 12 else 1.0
+        "odd", lambda _, size, threads: latency if threads == 7 and size == 12 else 1.0
     )
     with pytest.raises(
         InvalidArgumentError,
@@ -613,11 +613,11 @@ def test_a_time_that_is_not_finite_and_positive_is_refused(
         make_variable(storage=es.StorageOption(devices=[device]))
 
 
-@pytest.mark.parametrize("told", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("latency", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_latency_that_is_not_finite_and_positive_is_refused(
-    make_variable: MakeVariable, told: float
+    make_variable: MakeVariable, latency: float
 ) -> None:
-    device = ExampleDevice("odd", lambda *_: 1.0, alone=told)
+    device = ExampleDevice("odd", lambda *_: 1.0, alone=latency)
     with pytest.raises(
         InvalidArgumentError,
         match=r"devices\[0\]: odd.alone_ns\(Access.LOAD, [0-9]+\) must be finite and above 0",

@@ -84,7 +84,7 @@ def test_a_checkpoint_of_a_durable_pool_has_the_rows_that_were_put(place: Path) 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ({"ids": [1, 1], "values": rows_of(2)}, "ids: 1 is there more than once"),
         ({"ids": [1], "values": rows_of(2)}, r"values must have the shape .*\(1, 3\)"),
@@ -104,8 +104,8 @@ def test_a_checkpoint_of_a_durable_pool_has_the_rows_that_were_put(place: Path) 
         ({"ids": [1], "values": rows_of(1), "version": -1}, "version"),
     ],
 )
-def test_a_wrong_argument_of_put_is_named(arguments: dict[str, Any], told: str) -> None:
+def test_a_wrong_argument_of_put_is_named(arguments: dict[str, Any], message: str) -> None:
     with open_variable() as var:
-        with pytest.raises(InvalidArgumentError, match=told):
+        with pytest.raises(InvalidArgumentError, match=message):
             var.put(**arguments)
         assert len(var) == 0

@@ -45,7 +45,7 @@ def var() -> Iterator[es.EmbeddingVariable]:
         yield made
 
 
-def joined(chunks: list[Columns]) -> Columns:
+def concatenate_chunks(chunks: list[Columns]) -> Columns:
     return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
 
 
@@ -95,7 +95,7 @@ def test_chunks_have_all_rows_once_in_the_order_of_keys(stack: Stack, partition_
         for rows in (1, 7, count, 10 * count):
             chunks = list(var.export_in_chunks(rows))
             assert [len(chunk["keys"]) for chunk in chunks[:-1]] == [rows] * (len(chunks) - 1)
-            assert_same(joined(chunks), var.export())
+            assert_same(concatenate_chunks(chunks), var.export())
 
 
 @pytest.mark.parametrize("partition_num", [1, 3])
@@ -105,7 +105,9 @@ def test_a_range_includes_both_its_ends(partition_num: int) -> None:
         var.apply_gradients(keys, np.ones((keys.size, 3), np.float32))
         for first, last in ((-5, 4), (-4, 8), (INT64_MIN, INT64_MIN), (9, INT64_MAX), (3, 3)):
             chunks = list(var.export_in_chunks(2, first_key=first, last_key=last))
-            assert joined(chunks)["keys"].tolist() == [k for k in keys if first <= k <= last]
+            assert concatenate_chunks(chunks)["keys"].tolist() == [
+                k for k in keys if first <= k <= last
+            ]
         for first, last in ((5, 8), (4, 3)):
             assert list(var.export_in_chunks(first_key=first, last_key=last)) == []
 
@@ -117,7 +119,7 @@ def test_rows_that_are_removed_between_two_chunks_are_left_out(var: es.Embedding
     var.remove(keys[[12, 13, 5]])
     var.apply_gradients(keys[14:15], np.ones((1, 3), np.float32))
     found += list(chunks)
-    assert joined(found)["keys"].tolist() == np.delete(keys, [12, 13]).tolist()
+    assert concatenate_chunks(found)["keys"].tolist() == np.delete(keys, [12, 13]).tolist()
     np.testing.assert_array_equal(found[1]["values"][2], var.lookup(keys[14]))
 
 
@@ -205,7 +207,7 @@ def test_files_have_the_rows_as_the_formats_own_library_reads_them(
     assert [file.name for file in files[:2]] == [f"rows-0000{n}.{file_format}" for n in (0, 1)]
     found = [columns_of(file) for file in files]
     assert [len(columns["keys"]) for columns in found[:-1]] == [10] * (len(found) - 1)
-    together = joined(found)
+    together = concatenate_chunks(found)
     assert together.keys() == wanted.keys()
     for name, column in wanted.items():
         np.testing.assert_array_equal(together[name].astype(column.dtype), column, err_msg=name)

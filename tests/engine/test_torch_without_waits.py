@@ -123,7 +123,7 @@ def test_a_step_needs_no_value_of_a_tensor(
             + collection(jagged(step)).values().sum()
         ).backward()
         if optimizer is not None:
-            assert looked_at(layer.rows).shape == (24, DIM)
+            assert gradient_of(layer.rows).shape == (24, DIM)
             for _ in range(2):
                 torch.nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
                 torch.nn.utils.clip_grad_value_(layer.parameters(), 1.0)
@@ -147,7 +147,7 @@ def jagged(step: Step) -> es.torch.KeyedJaggedTensor:
     return es.torch.KeyedJaggedTensor(["a", "b"], step.ids(), step.ids(4), length_per_key=[2, 4])
 
 
-def looked_at(rows: es.torch.Rows) -> Any:
+def gradient_of(rows: es.torch.Rows) -> Any:
     assert rows.grad is not None
     return rows.grad
 
@@ -198,8 +198,8 @@ def test_gradients_are_seen_without_those_of_padding(make_variable: MakeVariable
     )
     total.backward()
     rows = layers[0].rows
-    assert looked_at(rows)[:, 0].tolist() == [0, 26, 0, 0, 0, 160, 64, 0]
-    looked_at(rows).mul_(0.5)
+    assert gradient_of(rows)[:, 0].tolist() == [0, 26, 0, 0, 0, 160, 64, 0]
+    gradient_of(rows).mul_(0.5)
     optimizer.step()
     assert var.lookup([2, 5, 7])[:, 0].tolist() == [-80, -13, -32]
     assert var.get_frequency([2, 5, 7]).tolist() == [2, 3, 1]
@@ -222,7 +222,7 @@ def test_wrong_offsets_make_bags_of_nan_and_train_nothing(
     def train() -> None:
         (bags.sum() + good.sum()).backward()
         if optimizer is not None:
-            looked_at(bag.rows).mul_(1)
+            gradient_of(bag.rows).mul_(1)
             optimizer.step()
 
     with pytest.raises(InvalidArgumentError, match=r"var_0: offsets must start at 0 and ascend"):

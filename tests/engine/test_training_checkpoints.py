@@ -236,20 +236,20 @@ def test_links_lead_in_a_checkpoint_where_they_led_when_they_were_made(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("link", "told"),
+    ("link", "message"),
     [
         ("{folder}/dense.txt", "newest: is a link into .* give a relative path"),
         ("../../../../elsewhere.txt", "newest: is a link out of .* give an absolute path"),
     ],
 )
 def test_links_that_would_lead_nowhere_in_a_checkpoint_are_refused(
-    tmp_path: Path, link: str, told: str
+    tmp_path: Path, link: str, message: str
 ) -> None:
     (tmp_path / "elsewhere.txt").write_text("elsewhere")
     with open_variable() as var, es.Checkpoints(tmp_path / "checkpoints") as checkpoints:
         with checkpoints.checkpoint(1, [var]):
             pass
-        refused = pytest.raises(InvalidArgumentError, match=told)
+        refused = pytest.raises(InvalidArgumentError, match=message)
         with refused, checkpoints.checkpoint(2, [var]) as folder:
             (folder / "dense.txt").write_text("dense")
             (folder / "newest").symlink_to(link.format(folder=folder))

@@ -75,13 +75,13 @@ def test_weights_and_compilation_are_taken_over() -> None:
 
 @pytest.mark.parametrize("how", ["clone_model", "json"])
 def test_a_copy_without_weights_has_initial_rows_like_keras(how: str) -> None:
-    def of(model: Any) -> Any:
+    def copy_of(model: Any) -> Any:
         if how == "json":
             return keras.models.model_from_json(model.to_json())
         return keras.models.clone_model(model)
 
     own = es.keras.distributed_model(over(keras.layers.Embedding(KEYS, DIM, name="table")))
-    rows = rows_of(of(own))
+    rows = rows_of(copy_of(own))
     assert 0.03 < np.abs(rows).max() <= 0.05, "Keras's uniform"
     assert len(np.unique(rows, axis=0)) == KEYS
     matrix = np.random.RandomState(1).rand(KEYS, DIM).astype(np.float32)
@@ -91,7 +91,7 @@ def test_a_copy_without_weights_has_initial_rows_like_keras(how: str) -> None:
     own = es.keras.distributed_model(over(given))
     own.compile(adagrad(), "mse")
     fit(own, ids_with_duplicates())
-    np.testing.assert_array_equal(rows_of(of(own)), matrix)
+    np.testing.assert_array_equal(rows_of(copy_of(own)), matrix)
 
 
 def test_a_configuration_contains_no_large_tables() -> None:

@@ -55,7 +55,7 @@ def test_without_a_pool_tables_are_in_dram(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "error", "told"),
+    ("text", "error", "message"),
     [
         ('{"server": {"cache_sise": 1}}', InvalidArgumentError, r"server\.cache_sise isn't known"),
         ('{"servers": {}}', InvalidArgumentError, "'servers'"),
@@ -80,9 +80,9 @@ def test_without_a_pool_tables_are_in_dram(text: str) -> None:
     ],
 )
 def test_a_field_that_is_not_supported_is_named(
-    text: str, error: type[Exception], told: str
+    text: str, error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         server_config(text)
 
 
@@ -104,7 +104,7 @@ def test_a_field_without_effect_causes_a_warning() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flag", "value", "error", "told"),
+    ("flag", "value", "error", "message"),
     [
         ("bind_ip", "10.0.0.1", UnsupportedError, "bind_ip"),
         ("num_workers", 2, UnsupportedError, "one process"),
@@ -117,10 +117,10 @@ def test_a_field_without_effect_causes_a_warning() -> None:
     ],
 )
 def test_a_flag_that_is_not_supported_is_named_when_a_table_is_made(
-    monkeypatch: pytest.MonkeyPatch, flag: str, value: Any, error: type[Exception], told: str
+    monkeypatch: pytest.MonkeyPatch, flag: str, value: Any, error: type[Exception], message: str
 ) -> None:
     monkeypatch.setattr(embed.flags, flag, value)
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         embed.Embedding(-1, 4)
 
 
