@@ -64,7 +64,7 @@ _NO_ROWS = bytes(16)
 
 _NO_IDS = np.empty(0, np.int64)
 
-ROWS_A_CHUNK = 1 << 16
+ROWS_PER_CHUNK = 1 << 16
 
 
 class EmbeddingVariable:
@@ -475,7 +475,7 @@ class EmbeddingVariable:
 
     def export_in_chunks(
         self,
-        rows: int = ROWS_A_CHUNK,
+        rows: int = ROWS_PER_CHUNK,
         *,
         first_key: int = checks.INT64_MIN,
         last_key: int = checks.INT64_MAX,

@@ -100,6 +100,6 @@ def rows_in_dram_after(steps: int, **options: Any) -> dict[str, Any]:
         return contents(variable)
 
 
-def rows_a_tier(variable: es.EmbeddingVariable) -> list[int]:
+def rows_per_tier(variable: es.EmbeddingVariable) -> list[int]:
     variable.drain()
     return [tier["rows"] for tier in variable.stats()["tiers"]]

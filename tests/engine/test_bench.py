@@ -35,8 +35,8 @@ from embstore.bench.contenders import Embstore
 from embstore.bench.durability_suite import TABLE_OF_RUN
 from embstore.bench.memory_process import dram_bytes
 from embstore.bench.memory_suite import TIERS
-from embstore.bench.own_process import call_apart
 from embstore.bench.peers_suite import NAMES
+from embstore.bench.separate_process import call_in_separate_process
 from embstore.bench.stores import STORE_NAMES, Lmdb, RocksDb, Sizes
 from embstore.bench.tables import table
 
@@ -350,9 +350,9 @@ def test_a_section_of_a_table_begins_where_the_setting_changes() -> None:
 
 
 def test_the_failure_of_a_measuring_process_is_reported() -> None:
-    assert call_apart(dict, {"rows": 3}, "rows") == {"rows": 3}
+    assert call_in_separate_process(dict, {"rows": 3}, "rows") == {"rows": 3}
     with pytest.raises(RuntimeError, match="the process that measures a table ended with 1"):
-        call_apart(math.sqrt, {"rows": 3}, "a table")  # type: ignore[arg-type]
+        call_in_separate_process(math.sqrt, {"rows": 3}, "a table")  # type: ignore[arg-type]
 
 
 def test_a_folder_that_is_not_there_is_refused(

@@ -24,8 +24,8 @@ from durable_table import (
     contents,
     make_durable_table,
     make_table,
-    rows_a_tier,
     rows_in_dram_after,
+    rows_per_tier,
     train,
 )
 from engine_storage import GPU, skip_without_library
@@ -82,7 +82,7 @@ def test_a_restored_checkpoint_is_the_table_at_that_batch_bit_for_bit(
 ) -> None:
     with make_durable_table(place, storage_type=storage_type) as variable:
         train(variable, range(80))
-        rows = rows_a_tier(variable)
+        rows = rows_per_tier(variable)
         assert len(rows) == len(TIER_KINDS[storage_type])
         above = TIER_KINDS[storage_type].index(TierKind.PMEM)
         assert rows[:above] == [CACHE_ROWS] * above
@@ -91,7 +91,7 @@ def test_a_restored_checkpoint_is_the_table_at_that_batch_bit_for_bit(
         train(variable, range(80, 95))  # lost
     with make_durable_table(place, storage_type=storage_type) as variable:
         assert es.restore_persisted([variable], place / "checkpoints") == 80
-        assert sum(rows_a_tier(variable)) == sum(rows)
+        assert sum(rows_per_tier(variable)) == sum(rows)
         assert contents(variable) == rows_in_dram_after(80)
         train(variable, range(80, 110))
         assert contents(variable) == rows_in_dram_after(110)

@@ -13,8 +13,8 @@ from durable_table import (
     contents,
     make_table,
     pool_bytes_above_ssd,
-    rows_a_tier,
     rows_in_dram_after,
+    rows_per_tier,
     train,
 )
 from engine_storage import skip_without_library
@@ -39,7 +39,7 @@ def test_rows_that_were_trained_more_often_lie_in_higher_tiers(place: Path) -> N
             variable.apply_gradients(ids, np.ones((40, 4), np.float32))
             if random.random() < 0.2:
                 es.persist([variable], place / "checkpoints")
-        rows_a_tier(variable)
+        rows_per_tier(variable)
         keys = variable.export()["keys"]
         tiers = variable.lookup_tier(keys)
         frequency = variable.get_frequency(keys)
@@ -55,7 +55,7 @@ def test_a_save_that_is_restored_into_a_pool_trains_on_as_if_it_had_not_moved(pl
     with durable(place) as variable:
         es.restore(place / "save", [variable])
         assert contents(variable) == rows_in_dram_after(50)
-        dram, pool, ssd = rows_a_tier(variable)
+        dram, pool, ssd = rows_per_tier(variable)
         assert dram == 24
         assert pool > 60
         assert ssd > 100
@@ -217,10 +217,10 @@ def test_a_save_is_restored_into_tiers_that_it_fills_although_a_checkpoint_keeps
     with make_table("table", storage) as variable:
         for part in np.array_split(ids, 50):
             variable.apply_gradients(part, grads[: part.size])
-        assert rows_a_tier(variable) == [in_dram, in_pool, ids.size - in_dram - in_pool]
+        assert rows_per_tier(variable) == [in_dram, in_pool, ids.size - in_dram - in_pool]
         es.save(place / "save", [variable], 1)
         saved = contents(variable)
         es.persist([variable], place / "checkpoints")
         es.restore(place / "save", [variable])
         assert contents(variable) == saved
-        assert rows_a_tier(variable) == [in_dram, in_pool, ids.size - in_dram - in_pool]
+        assert rows_per_tier(variable) == [in_dram, in_pool, ids.size - in_dram - in_pool]

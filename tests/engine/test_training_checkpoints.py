@@ -18,7 +18,7 @@ from durable_table import (
     contents,
     make_durable_table,
     pool_bytes_above_ssd,
-    rows_a_tier,
+    rows_per_tier,
 )
 from durable_table import train as train_durable
 from engine_storage import Stack, skip_without_library
@@ -78,7 +78,7 @@ def test_durable_tables_are_persisted(place: Path, storage_type: es.StorageType)
                 (folder / "dense.txt").write_text(str(step))
         wanted, wanted_of_other = contents(var), other.export()
         if storage_type is es.StorageType.DRAM_PMEM_SSDHASH:
-            assert rows_a_tier(var)[-1] > 60
+            assert rows_per_tier(var)[-1] > 60
         train_durable(var, range(66, 68))
     with table() as var, open_variable() as other:
         found = es.Checkpoints(place / "checkpoints").restore([var, other])

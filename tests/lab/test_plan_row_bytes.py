@@ -62,7 +62,7 @@ def test_planned_dram_beside_rows_matches_the_growth_of_a_process(
 ) -> None:
     """With few rows, buffers of constant size count too: LevelDB's take at most 12 MiB."""
     rows = 400_000
-    measured = memory_process.measure_apart(
+    measured = memory_process.measure_in_separate_process(
         memory_process.Request(storage_type, tier, rows, 1024, 16, 1, "hashed", str(tmp_path))
     )
     kinds = TIER_KINDS[es.StorageType[storage_type]]

@@ -140,13 +140,13 @@ class _Bar:
         self._progress = progress
         self._task = task
 
-    def begin(self, what: str) -> None:
-        self._progress.update(self._task, description=what)
+    def begin(self, task: str) -> None:
+        self._progress.update(self._task, description=task)
 
     def advance(self) -> None:
         self._progress.advance(self._task)
 
-    def found(self, result: str) -> None:
+    def show_result(self, result: str) -> None:
         self._progress.console.print(result, highlight=False, soft_wrap=True)
 
 

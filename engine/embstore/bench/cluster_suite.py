@@ -17,7 +17,7 @@ from rich.table import Table
 import embstore as es
 from embstore.bench import many_tables_suite
 from embstore.bench.arguments import SEED, count
-from embstore.bench.contenders import loads_of
+from embstore.bench.contenders import split_into_loads
 from embstore.bench.dict_actor import DictActor
 from embstore.bench.many_tables_suite import ManyTablesOptions, ManyTablesResult
 from embstore.bench.measure import Figure, compare
@@ -197,7 +197,7 @@ def _filled(
         )
     )
     keys = np.arange(options.rows)
-    for part in loads_of(keys):
+    for part in split_into_loads(keys):
         variable.apply_gradients(part, np.zeros((part.size, options.dim), np.float32))
     return variable
 

@@ -17,7 +17,7 @@ from embstore.bench._yardsticks import HandWrittenTable
 
 LEARNING_RATE = 0.05
 INITIAL_ACCUMULATOR = 0.1
-KEYS_A_LOAD = 100_000
+KEYS_PER_LOAD = 100_000
 COLUMNS = 26  # categorical columns of a sample
 
 Ids = NDArray[np.int64]
@@ -43,11 +43,11 @@ class Contender(Protocol):
 
     name: str
     trains_in_threads: bool = False  # whether two threads may train one table at a time
-    least_batch_size: int = 1  # smaller batches aren't measured
+    min_batch_size: int = 1  # smaller batches aren't measured
 
-    def load(self, at_once: int = KEYS_A_LOAD) -> None:
-        """Gives every key a row of ones and initial accumulators, at_once keys at a time."""
-        del at_once  # some contenders have all rows from the start
+    def load(self, max_keys: int = KEYS_PER_LOAD) -> None:
+        """Gives every key a row of ones and initial accumulators, max_keys keys at a time."""
+        del max_keys  # some contenders have all rows from the start
 
     def ids_of(self, ranks: Ranks) -> Any: ...
 
@@ -75,9 +75,9 @@ class Contender(Protocol):
         return
 
 
-def loads_of(keys: Ids, at_once: int = KEYS_A_LOAD) -> list[Ids]:
-    """Returns the keys in parts of at most at_once keys."""
-    return np.array_split(keys, max(1, -(-keys.size // at_once)))
+def split_into_loads(keys: Ids, max_keys: int = KEYS_PER_LOAD) -> list[Ids]:
+    """Returns the keys in parts of at most max_keys keys."""
+    return np.array_split(keys, max(1, -(-keys.size // max_keys)))
 
 
 def scrambled_keys(rows: int, seed: int) -> Ids:
@@ -145,8 +145,8 @@ class Embstore(Contender):
             ev_option=es.EmbeddingVariableOption(storage_option=storage_option),
         )
 
-    def load(self, at_once: int = KEYS_A_LOAD) -> None:
-        for part in loads_of(self._keys, at_once):
+    def load(self, max_keys: int = KEYS_PER_LOAD) -> None:
+        for part in split_into_loads(self._keys, max_keys):
             self.variable.apply_gradients(part, np.zeros((part.size, self.variable.dim), "f4"))
 
     def ids_of(self, ranks: Ranks) -> Ids:
@@ -189,16 +189,16 @@ class Columns(Contender):
 
     name = "embstore, 26 variables"
     trains_in_threads = True
-    least_batch_size = COLUMNS
+    min_batch_size = COLUMNS
 
     def __init__(self, keys: Ids, dim: int) -> None:
         self._keys = keys
         self._columns = [Embstore(keys[i::COLUMNS], dim, name=f"column{i}") for i in range(COLUMNS)]
         self._variables = [column.variable for column in self._columns]
 
-    def load(self, at_once: int = KEYS_A_LOAD) -> None:
+    def load(self, max_keys: int = KEYS_PER_LOAD) -> None:
         for column in self._columns:
-            column.load(at_once)
+            column.load(max_keys)
 
     def ids_of(self, ranks: Ranks) -> ColumnsBatch:
         parts = [ranks[ranks % COLUMNS == column] for column in range(COLUMNS)]
@@ -233,8 +233,8 @@ class HandWritten(Contender):
         self._dim = dim
         self._table = HandWrittenTable(keys.size, dim)
 
-    def load(self, at_once: int = KEYS_A_LOAD) -> None:
-        for part in loads_of(self._keys, at_once):
+    def load(self, max_keys: int = KEYS_PER_LOAD) -> None:
+        for part in split_into_loads(self._keys, max_keys):
             self._table.insert(part, np.ones((part.size, self._dim), np.float32))
 
     def ids_of(self, ranks: Ranks) -> Ids:
@@ -288,28 +288,28 @@ class TorchSparse(Contender):
 class SharedCalls(Contender):
     """Another contender with as many threads as processors, which share the calls of one caller."""
 
-    least_batch_size = 8192  # for smaller batches no thread is woken
+    min_batch_size = 8192  # for smaller batches no thread is woken
 
-    def __init__(self, of: Embstore | Columns | TorchSparse) -> None:
-        self._of = of
+    def __init__(self, contender: Embstore | Columns | TorchSparse) -> None:
+        self._contender = contender
         self._threads = len(os.sched_getaffinity(0))
-        self.name = f"{of.name}, calls shared by {self._threads} threads"
+        self.name = f"{contender.name}, calls shared by {self._threads} threads"
 
     def ids_of(self, ranks: Ranks) -> Any:
-        return self._of.ids_of(ranks)
+        return self._contender.ids_of(ranks)
 
     @contextmanager
     def _shared(self) -> Iterator[None]:
-        self._of.set_num_threads(self._threads)
+        self._contender.set_num_threads(self._threads)
         try:
             yield
         finally:
-            self._of.set_num_threads(1)
+            self._contender.set_num_threads(1)
 
     def lookup(self, ids: Any, out: Rows) -> Any:
         with self._shared():
-            return self._of.lookup(ids, out)
+            return self._contender.lookup(ids, out)
 
     def train(self, ids: Any, out: Rows, grads: Rows) -> None:
         with self._shared():
-            self._of.train(ids, out, grads)
+            self._contender.train(ids, out, grads)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import embstore as es
-from embstore.bench.own_process import call_apart
+from embstore.bench.separate_process import call_in_separate_process
 from embstore.bench.watcher import Watcher
 from embstore.bench.zipf import BoundedZipf
 from embstore.cluster.ray.cluster import join_or_start
@@ -68,7 +68,7 @@ class ManyTablesResult:
 def run(options: ManyTablesOptions, watcher: Watcher) -> ManyTablesResult:
     """Measures in a new process, whose memory has nothing of other suites."""
     watcher.begin(f"{options.tables} tables at servers")
-    result = ManyTablesResult(**call_apart(_answer, asdict(options), "many tables"))
+    result = ManyTablesResult(**call_in_separate_process(_answer, asdict(options), "many tables"))
     watcher.advance()
     return result
 
@@ -112,27 +112,27 @@ def _train(
             es.apply_many(tables, ids, grads)
 
         def one_by_one(ids: Batch) -> None:
-            for table, of_table, by in zip(tables, ids, grads, strict=True):
-                table.lookup(of_table, train=True)
-                table.apply_gradients(of_table, by)
+            for table, table_ids, table_grads in zip(tables, ids, grads, strict=True):
+                table.lookup(table_ids, train=True)
+                table.apply_gradients(table_ids, table_grads)
 
         _timed(worker, step, part)
         memory = _memory(caller) if worker.rank == 0 else (0, 0)
-        here = _tables(options, stack) if worker.rank == 0 else []
-        if here:
-            _fill(here, options)
+        local_tables = _tables(options, stack) if worker.rank == 0 else []
+        if local_tables:
+            _fill(local_tables, options)
         every = [np.full((each.size, options.dim), 0.01, np.float32) for each in batches[0]]
 
-        def step_here(ids: Batch) -> None:
-            if here:
-                es.lookup_many(here, ids, train=True)
-                es.apply_many(here, ids, every)
+        def local_step(ids: Batch) -> None:
+            if local_tables:
+                es.lookup_many(local_tables, ids, train=True)
+                es.apply_many(local_tables, ids, every)
 
-        _timed(worker, step_here, batches)
+        _timed(worker, local_step, batches)
         rounds = [
             (
                 _timed(worker, step, part),
-                _timed(worker, step_here, batches),
+                _timed(worker, local_step, batches),
                 _timed(worker, one_by_one, part[:1]),
             )
             for _ in range(options.rounds)

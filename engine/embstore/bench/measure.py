@@ -43,7 +43,7 @@ class Figure:
     maximum: float
     ratio: float | None  # median over the rounds; None if the yardstick doesn't do this
 
-    def told(self, unit: float, name: str) -> str:
+    def as_text(self, unit: float, name: str) -> str:
         """Returns a text with the median, in multiples of `unit` items/s, and the ratio."""
         ratio = "" if self.ratio is None else f" ({self.ratio:.2f})"
         return f"{self.median / unit:.3g} {name}{ratio}"

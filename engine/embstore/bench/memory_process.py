@@ -11,7 +11,7 @@ from typing import Any
 import embstore as es
 from embstore.bench.contenders import KEYS, Embstore, Ids
 from embstore.bench.measure import quiesce
-from embstore.bench.own_process import call_apart
+from embstore.bench.separate_process import call_in_separate_process
 from embstore.bench.stores import Sizes, UnavailableError, open_variable
 
 # Few, so that a batch's temporary memory is small beside the rows.
@@ -37,11 +37,11 @@ class Measured:
     index_bytes: int  # the index's part of dram_bytes
 
 
-def measure_apart(request: Request) -> Measured:
+def measure_in_separate_process(request: Request) -> Measured:
     """Measures in a new process. Raises UnavailableError if this computer lacks a medium or a
     library.
     """
-    answer = call_apart(_answer, asdict(request), request.storage_type)
+    answer = call_in_separate_process(_answer, asdict(request), request.storage_type)
     if "unavailable" in answer:
         raise UnavailableError(answer["unavailable"])
     return Measured(**answer)

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from embstore.bench.arguments import KEY_KIND, SEED, Argument, count, path
 from embstore.bench.file_systems import file_system_of
-from embstore.bench.memory_process import BATCH_ROWS, Request, measure_apart
+from embstore.bench.memory_process import BATCH_ROWS, Request, measure_in_separate_process
 from embstore.bench.report import Report
 from embstore.bench.stores import UnavailableError
 from embstore.bench.tables import number, reached, table, unavailable_table
@@ -135,7 +135,7 @@ def measure(options: MemoryOptions, watcher: Watcher) -> MemoryResults:
 
 def _measure(tier: TierOfRows, options: MemoryOptions) -> MemoryResult:
     with tempfile.TemporaryDirectory(prefix="embstore-bench-", dir=options.path) as folder:
-        measured = measure_apart(
+        measured = measure_in_separate_process(
             Request(
                 storage_type=tier.storage_type,
                 tier=tier.tier,
@@ -147,10 +147,10 @@ def _measure(tier: TierOfRows, options: MemoryOptions) -> MemoryResult:
                 folder=folder,
             )
         )
-    least = options.rows if tier.tier == 0 else options.rows - options.first_tier_rows
-    if measured.rows < least:
+    min_rows = options.rows if tier.tier == 0 else options.rows - options.first_tier_rows
+    if measured.rows < min_rows:
         raise RuntimeError(
-            f"{measured.rows} rows lie in the tier {tier.name}, not {least}: its figures would "
+            f"{measured.rows} rows lie in the tier {tier.name}, not {min_rows}: its figures would "
             "mean nothing"
         )
     return MemoryResult(

@@ -12,13 +12,13 @@ import numpy as np
 
 from embstore.bench.contenders import (
     INITIAL_ACCUMULATOR,
-    KEYS_A_LOAD,
+    KEYS_PER_LOAD,
     LEARNING_RATE,
     Contender,
     Ids,
     Ranks,
     Rows,
-    loads_of,
+    split_into_loads,
 )
 
 __all__ = ["FbgemmTbe", "TensorFlowVariable", "TfraTable"]
@@ -159,6 +159,6 @@ class TfraTable(_InGraphs):
 
         super().__init__(keys, read, train)
 
-    def load(self, at_once: int = KEYS_A_LOAD) -> None:
-        for part in loads_of(self._ids, at_once):
+    def load(self, max_keys: int = KEYS_PER_LOAD) -> None:
+        for part in split_into_loads(self._ids, max_keys):
             self._table.upsert(self._tf.constant(part), self._tf.ones((part.size, self._dim)))

@@ -163,7 +163,9 @@ def _measure_dim(
                 clock=options.clock,
             )
             for name, figure in figures.items():
-                watcher.found(f"dim {dim}: {operation}, {name}: {figure.told(1e6, 'M ids/s')}")
+                watcher.show_result(
+                    f"dim {dim}: {operation}, {name}: {figure.as_text(1e6, 'M ids/s')}"
+                )
                 yield PeerResult(operation, dim, name, name in ON_DISK, figure)
         _check_rows(peers, ranks[0][:_CHECKED_IDS], dim)
 

@@ -116,7 +116,7 @@ def measure(options: RowsOptions, watcher: Watcher) -> list[RowsResult]:
                 clock=options.clock,
             )
             for name, figure in figures.items():
-                watcher.found(f"{setting}, {name}: {figure.told(1e6, 'M ids/s')}")
+                watcher.show_result(f"{setting}, {name}: {figure.as_text(1e6, 'M ids/s')}")
                 results.append(RowsResult(operation, dim, threads, batch_size, name, figure))
         for contender in contenders:
             contender.close()
@@ -145,7 +145,7 @@ def _work(
             continue
         if threads > 1 and isinstance(contender, SharedCalls):
             continue
-        if batch_size < contender.least_batch_size:
+        if batch_size < contender.min_batch_size:
             continue
         yield (
             contender.name,

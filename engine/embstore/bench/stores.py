@@ -18,15 +18,15 @@ import embstore as es
 from embstore.bench._yardsticks import LevelDbStore
 from embstore.bench.contenders import (
     INITIAL_ACCUMULATOR,
-    KEYS_A_LOAD,
+    KEYS_PER_LOAD,
     LEARNING_RATE,
     Contender,
     Embstore,
     Ids,
     Ranks,
     Rows,
-    loads_of,
     row_bytes,
+    split_into_loads,
 )
 from embstore.errors import StorageError
 from embstore.options import TIER_KINDS, TierKind
@@ -79,8 +79,8 @@ class KeyValueStore(Contender):
     @abstractmethod
     def write(self, batch: KeyBatch, rows: Rows) -> None: ...
 
-    def load(self, at_once: int = KEYS_A_LOAD) -> None:
-        for part in loads_of(self._keys, at_once):
+    def load(self, max_keys: int = KEYS_PER_LOAD) -> None:
+        for part in split_into_loads(self._keys, max_keys):
             rows = np.ones((part.size, 2 * self._dim), np.float32)
             rows[:, self._dim :] = INITIAL_ACCUMULATOR
             self.write(self.batch_of(part), rows)
@@ -223,13 +223,13 @@ class Lmdb(KeyValueStore):
             cursor.putmulti(zip(batch.encoded, _values(rows), strict=True))
 
     def _check_room(self, row_count: int) -> None:
-        left = os.statvfs(self._directory)
-        left_bytes = left.f_bavail * left.f_frsize
-        wanted = min(row_count * self._written_bytes, self._most_written_bytes)
-        if left_bytes < wanted:
+        file_system = os.statvfs(self._directory)
+        left_bytes = file_system.f_bavail * file_system.f_frsize
+        needed_bytes = min(row_count * self._written_bytes, self._most_written_bytes)
+        if left_bytes < needed_bytes:
             raise StorageError(
                 f"LMDB: {self._directory} has {left_bytes} bytes left, and a batch may write "
-                f"{wanted}; free some, or give another folder with --path"
+                f"{needed_bytes}; free some, or give another folder with --path"
             )
 
     def close(self) -> None:

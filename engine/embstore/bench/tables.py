@@ -28,20 +28,20 @@ def table(
     wrapped. section: number of first cells that name a setting; a new section begins when the
     setting changes. 0: there are no sections.
     """
-    made = Table(title=title, caption=caption)
+    new_table = Table(title=title, caption=caption)
     for name in names:
-        made.add_column(name, no_wrap=one_line != "")
+        new_table.add_column(name, no_wrap=one_line != "")
     for figure in figures:
-        made.add_column(figure, justify="right", no_wrap=one_line == "all")
+        new_table.add_column(figure, justify="right", no_wrap=one_line == "all")
     if remark:
-        made.add_column("")
+        new_table.add_column("")
     setting = None
     for row in rows:
         last, setting = setting, row[:section]
         if last is not None and last != setting:
-            made.add_section()
-        made.add_row(*row)
-    return made
+            new_table.add_section()
+        new_table.add_row(*row)
+    return new_table
 
 
 def number(value: float | None, decimals: int = 2) -> str:

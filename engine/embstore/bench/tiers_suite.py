@@ -107,7 +107,7 @@ def _measure_stores(
                 with closing(loaded) as store:
                     store_rounds.run([dram, store], options, traffic, watcher)
                     results.stores.append(store.result(beside=dram))
-                    watcher.found(_summary(results.stores[-1]))
+                    watcher.show_result(_summary(results.stores[-1]))
         if options.stores == (YARDSTICK,):
             store_rounds.run([dram], options, traffic, watcher)
         if dram.was_measured and YARDSTICK in options.stores:
@@ -116,14 +116,14 @@ def _measure_stores(
 
 def _summary(result: StoreResult) -> str:
     figures = [
-        f"look-ups to train {result.training_lookups_per_s.told(1e6, 'M ids/s')}",
-        f"to serve {result.lookups_per_s.told(1e6, 'M ids/s')}",
-        result.steps_per_s.told(1, "steps/s"),
+        f"look-ups to train {result.training_lookups_per_s.as_text(1e6, 'M ids/s')}",
+        f"to serve {result.lookups_per_s.as_text(1e6, 'M ids/s')}",
+        result.steps_per_s.as_text(1, "steps/s"),
     ]
     if result.settled_lookups_per_s is not None:
-        figures.append(f"to serve, settled {result.settled_lookups_per_s.told(1e6, 'M ids/s')}")
+        figures.append(f"to serve, settled {result.settled_lookups_per_s.as_text(1e6, 'M ids/s')}")
     if result.settled_steps_per_s is not None:
-        figures.append(f"settled {result.settled_steps_per_s.told(1, 'steps/s')}")
+        figures.append(f"settled {result.settled_steps_per_s.as_text(1, 'steps/s')}")
     return f"dim {result.dim}: {result.store}: {', '.join(figures)}"
 
 

@@ -65,13 +65,13 @@ def measure(options: TorchOptions, watcher: Watcher) -> Figures:
 
     figures: Figures = {}
     with ExitStack() as stack:
-        for of in (torch, es):
-            stack.callback(of.set_num_threads, of.get_num_threads())
-            of.set_num_threads(1)
+        for library in (torch, es):
+            stack.callback(library.set_num_threads, library.get_num_threads())
+            library.set_num_threads(1)
         own, theirs = _embstore_operations(options, stack), _torch_operations(options)
         for bags, most_ids in (("one id", 1), (f"1 to {options.most_ids} ids", options.most_ids)):
             batches = [_features(options, most_ids, number) for number in range(options.batches)]
-            ids = sum(len(of) for batch in batches for of, _ in batch.values())
+            ids = sum(len(feature_ids) for batch in batches for feature_ids, _ in batch.values())
             figures[bags] = {}
             for operation in ("forward", "step"):
                 watcher.begin(f"{operation}, bags of {bags}")
@@ -166,12 +166,12 @@ def _features(options: TorchOptions, most_ids: int, number: int) -> Features:
     ranks = BoundedZipf(options.rows, options.skew, int(random.integers(1 << 31)))
     # Spreads ranks over the keys, as hashing does.
     spread = np.random.default_rng(options.seed).permutation(options.rows)
-    made: Features = {}
+    features: Features = {}
     for name in _names(options):
         lengths = random.integers(1, most_ids, options.batch_size, endpoint=True)
         ids, begins = spread[ranks.draw(int(lengths.sum()))], lengths.cumsum() - lengths
-        made[name] = torch.from_numpy(ids), torch.from_numpy(begins)
-    return made
+        features[name] = torch.from_numpy(ids), torch.from_numpy(begins)
+    return features
 
 
 def _to_json(figures: Figures) -> dict[str, object]:

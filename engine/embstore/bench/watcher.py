@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Watcher(Protocol):
-    def begin(self, what: str) -> None: ...
+    def begin(self, task: str) -> None: ...
     def advance(self) -> None: ...
-    def found(self, result: str) -> None:
+    def show_result(self, result: str) -> None:
         """Shows a result of the tables in a line, as soon as it is measured."""

@@ -16,7 +16,7 @@ from embstore.row_files.parquet import ParquetRows
 from embstore.row_files.safetensors import SafetensorsRows
 from embstore.table import checks
 from embstore.table.variable_arguments import check_variable
-from embstore.variable import ROWS_A_CHUNK, EmbeddingVariable
+from embstore.variable import ROWS_PER_CHUNK, EmbeddingVariable
 
 __all__ = ["read_rows", "row_files"]
 
@@ -52,7 +52,7 @@ def read_rows(path: PathLike, variable: EmbeddingVariable, *, slots: bool = True
         to_read[file] = columns_to_read(file, opened.columns, variable, slots=with_slots)
     rows = 0
     for file, opened in row_files(folder):
-        for columns in opened.chunks(to_read[file].columns, ROWS_A_CHUNK):
+        for columns in opened.chunks(to_read[file].columns, ROWS_PER_CHUNK):
             try:
                 _put(variable, columns, to_read[file])
             except InvalidArgumentError as error:

@@ -22,7 +22,7 @@ from embstore.variable import EmbeddingVariable, OnDamage
 
 __all__ = ["write_rows"]
 
-_ROWS_A_FILE = 1 << 17
+_ROWS_PER_FILE = 1 << 17
 _WRITERS = {"parquet": parquet.write, "safetensors": safetensors.write}
 
 
@@ -33,7 +33,7 @@ def write_rows(
     file_format: str = "parquet",
     first_key: int = checks.INT64_MIN,
     last_key: int = checks.INT64_MAX,
-    rows_a_file: int = _ROWS_A_FILE,
+    rows_a_file: int = _ROWS_PER_FILE,
     on_damage: OnDamage = "raise",
 ) -> int:
     """Writes a table's rows into files for other programs; returns the number of rows.

@@ -1,6 +1,6 @@
 """Calls a function in a new Python process, whose memory has nothing of the caller's.
 
-    python -m embstore.bench.own_process MODULE FUNCTION REQUEST
+    python -m embstore.bench.separate_process MODULE FUNCTION REQUEST
 
 prints the function's answer to REQUEST; both are JSON.
 """
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-def call_apart(
+def call_in_separate_process(
     function: Callable[[dict[str, Any]], dict[str, Any]], request: dict[str, Any], measured: str
 ) -> dict[str, Any]:
     """Returns function(request), called in a new process. Raises RuntimeError if that fails.
