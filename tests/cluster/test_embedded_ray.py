@@ -157,7 +157,7 @@ def test_threads_that_make_the_first_tables_at_once_share_one_ray_and_its_server
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(ray_cluster, "library", lambda: ray)
     monkeypatch.setattr(ray_cluster, "start_on_loopback", ray.start)
-    monkeypatch.setattr(sharded_variable, "_of_program", None)
+    monkeypatch.setattr(sharded_variable, "_program_servers", None)
 
     def make_slowly(*arguments: Any) -> Any:
         time.sleep(0.1)

@@ -128,7 +128,7 @@ class AdagradDecayOptimizer(_WithPriorUpdate, tf.train.AdagradOptimizer):  # typ
         self._rate = checks.real("accumulator_decay_rate", accumulator_decay_rate, above=0, below=1)
 
     def _step_of_rows(self, global_step: Any) -> Any:
-        """Overrides the method of `TrainsRows`."""
+        """Overrides the method of `TrainsRowsMixin`."""
         del global_step
         return self._global_step
 

@@ -86,7 +86,7 @@ class _Push:
 
 
 class _RefusedRange(NamedTuple):
-    """The pushes numbered `first` to `last`, which were all refused. reason: the last one's."""
+    """The pushes numbered `first` to `last`, which were all refused. reason: the last push's."""
 
     first: int
     last: int
