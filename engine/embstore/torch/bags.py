@@ -75,7 +75,7 @@ class Bags(NamedTuple):
         """Returns the gradients of the rows, ids.shape + (dim,), from those of the bags' sums,
         (bags, dim). The gradient of a padding id is undefined.
         """
-        if self.offsets is None:  # a copy, since autograd may write into of_sums later
+        if self.offsets is None:  # a copy, since autograd may write into sum_grads later
             id_grads = sum_grads.unsqueeze(1).expand(-1, ids.shape[1], -1)
             return id_grads.clone(memory_format=torch.contiguous_format)
         # The gradient of sum() is one number with strides of 0, from which index_select takes ten

@@ -155,7 +155,9 @@ class _Lookup(torch.autograd.Function):
             bags = read.bags
             if bags is not None:
                 grad = bags.divide(read.ids, grad)
-                if not read.ids.is_cpu:
+                if bags.are_single_ids(read.ids):
+                    bags = None
+                elif not read.ids.is_cpu:
                     grad, bags = bags.spread_to_ids(read.ids, grad), None
             # The tensor itself, not a view: autograd may write into a tensor without other holders.
             gathering.add(
