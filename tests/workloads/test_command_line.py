@@ -1,4 +1,4 @@
-"""What the command lines of workloads and benchmarks have in common."""
+"""The common parts of the command lines of workloads and benchmarks."""
 
 from __future__ import annotations
 

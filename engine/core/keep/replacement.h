@@ -97,7 +97,7 @@ class Replacement {
   uint16_t save_span_ = 0;
   std::atomic<uint64_t> expected_rows_ = 0;
   std::atomic<uint64_t> newest_stamp_ = 0;
-  // By tier: rows that rank at most this high don't stay in the tier, which is full of rows that rank higher.
+  // For each tier: rows with at most this rank don't stay, since the tier is full of rows with higher ranks.
   std::vector<std::optional<Rank>> floors_;
 };
 

@@ -1,4 +1,4 @@
-"""What the command lines of workloads have in common. Importing this module needs no engine."""
+"""The parts that command lines of workloads share. Importing this module needs no engine."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class TrainingSubject:
-    """What `run_steps` trains.
+    """A model or tables that `run_steps` trains.
 
     tables: open variables, which stay open. samples: number per step. train: trains the step of a
     given number, from 0, and returns its loss. lookup_clock: runs in `train`. state: returns the

@@ -55,7 +55,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Finding:
-    """What the witness found for one claim.
+    """The witness's finding for one claim.
 
     nodes: NUMA node -> number of the mapping's touched pages on it. file: the mapped file, or the
     tier's folder. devices: "major:minor" of the device of each such file -> bytes that the files

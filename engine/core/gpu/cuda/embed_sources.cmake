@@ -1,4 +1,4 @@
-# Writes OUTPUT: the texts of FILES, which lie in FOLDER, as kernel_sources.h declares them.
+# Writes OUTPUT, a source with the texts of FILES in FOLDER, as kernel_sources.h declares them.
 set(text "#include \"gpu/cuda/kernel_sources.h\"\n\nnamespace embstore::gpu {\n\nstd::span<const KernelSource> kernel_sources() {\n  static constexpr KernelSource kSources[] = {\n")
 foreach(name IN LISTS FILES)
   file(READ "${FOLDER}/${name}" source)

@@ -16,7 +16,7 @@ from pmemlab.model.devices.device_file import Curve, DeviceFile
 __all__ = ["LeftOutKind", "LeftOutPrediction", "predict_left_out"]
 
 LeftOutKind = Literal["figure", "size", "threads"]
-"""What is left out at once: one figure; all of its access size; all of its number of threads."""
+"""The figures left out together: one, all of its access size, or all of its number of threads."""
 
 
 @dataclass(frozen=True)
