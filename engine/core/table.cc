@@ -437,10 +437,7 @@ std::optional<size_t> Table::apply_if_finite(std::span<const int64_t> ids, const
   PreparedApply::Scope scope(*this, batch);
   if (!scope.is_finite()) {
     const auto floats = static_cast<size_t>(dim());
-    if (!bags) {
-      if (const auto first = first_not_finite({gradients, ids.size() * floats})) return first;
-    }
-    for (uint32_t i = 0; bags && i < ids.size(); ++i) {
+    for (uint32_t i = 0; i < ids.size(); ++i) {
       if (batch.leaves_out(i)) continue;
       if (const auto first = first_not_finite({batch.row(i), floats})) return i * floats + *first;
     }

@@ -74,7 +74,7 @@ class PreparedApply:
 
     def abort(self) -> None: ...
 
-def may_begin(offsets: _Ids, ids: int) -> bool:
+def are_valid_offsets(offsets: _Ids, ids: int) -> bool:
     """Returns whether `offsets` are valid begins of bags: from 0, ascending, at most `ids`."""
 
 def look_up_together(

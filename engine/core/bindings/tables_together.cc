@@ -300,8 +300,9 @@ void bind_tables_together(nb::module_& module) {
   nb::class_<PreparedHandle>(module, "PreparedApply")
       .def("abort", &PreparedHandle::abort, nb::call_guard<GilReleased>());
   module.def(
-      "may_begin", [](const Ids& offsets, size_t ids) { return are_valid_offsets(span_of(offsets), ids); },
-      "offsets"_a, "ids"_a);
+      "are_valid_offsets",
+      [](const Ids& offsets, size_t ids) { return are_valid_offsets(span_of(offsets), ids); }, "offsets"_a,
+      "ids"_a);
   module.def("look_up_together", &look_up_together, "tables"_a, "ids"_a.noconvert(), "begins"_a,
              "rows"_a.noconvert(), "train"_a, "occurrences"_a.noconvert() = nb::none());
   module.def("look_up_each", &look_up_each, "tables"_a, "ids"_a.noconvert(), "rows"_a.noconvert(), "train"_a,

@@ -22,6 +22,15 @@ void add_rows(const float* row, size_t rows, size_t dim, size_t width, const IsL
   std::copy_n(added, floats, sum);
 }
 
+// Calls visit(number, begin, end) for each bag, with the positions of its ids.
+template <class Visit>
+void for_each_bag(std::span<const int64_t> offsets, size_t ids, const Visit& visit) {
+  for (size_t bag = 0; bag < offsets.size(); ++bag) {
+    const size_t end = bag + 1 < offsets.size() ? static_cast<size_t>(offsets[bag + 1]) : ids;
+    visit(bag, static_cast<size_t>(offsets[bag]), end);
+  }
+}
+
 }  // namespace
 
 bool are_valid_offsets(std::span<const int64_t> offsets, size_t ids) {
@@ -31,9 +40,7 @@ bool are_valid_offsets(std::span<const int64_t> offsets, size_t ids) {
 
 void Bags::sum(std::span<const int64_t> ids, const float* rows, size_t dim, float* sums) const {
   const auto sum_each = [&](const auto& is_left_out) {
-    for (size_t bag = 0; bag < offsets.size(); ++bag) {
-      const auto begin = static_cast<size_t>(offsets[bag]);
-      const size_t end = bag + 1 < offsets.size() ? static_cast<size_t>(offsets[bag + 1]) : ids.size();
+    for_each_bag(offsets, ids.size(), [&](size_t bag, size_t begin, size_t end) {
       const auto is_out = [&](size_t i) { return is_left_out(ids[begin + i]); };
       for (size_t d = 0; d < dim; d += kFloatsAtOnce) {
         const float* const row = rows + begin * dim + d;
@@ -44,7 +51,7 @@ void Bags::sum(std::span<const int64_t> ids, const float* rows, size_t dim, floa
           add_rows<0>(row, end - begin, dim, dim - d, is_out, sum);
         }
       }
-    }
+    });
   };
   if (left_out) {
     sum_each([out = *left_out](int64_t id) { return id == out; });
@@ -55,11 +62,9 @@ void Bags::sum(std::span<const int64_t> ids, const float* rows, size_t dim, floa
 
 PageVector<uint32_t> Bags::numbers(std::span<const int64_t> ids) const {
   PageVector<uint32_t> numbers(ids.size());
-  for (size_t bag = 0; bag < offsets.size(); ++bag) {
-    const auto begin = static_cast<size_t>(offsets[bag]);
-    const size_t end = bag + 1 < offsets.size() ? static_cast<size_t>(offsets[bag + 1]) : ids.size();
-    std::fill(numbers.begin() + begin, numbers.begin() + end, static_cast<uint32_t>(bag));
-  }
+  for_each_bag(offsets, ids.size(), [&](size_t bag, size_t begin, size_t end) {
+    std::fill(numbers.data() + begin, numbers.data() + end, static_cast<uint32_t>(bag));
+  });
   for (size_t i = 0; left_out && i < ids.size(); ++i) {
     if (ids[i] == *left_out) numbers[i] = kLeftOut;
   }

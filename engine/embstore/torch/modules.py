@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from embstore._core import may_begin
+from embstore._core import are_valid_offsets
 from embstore.errors import InvalidArgumentError, UnsupportedError
 from embstore.graph_breaks import outside_of_graphs
 from embstore.table import checks
@@ -341,7 +341,7 @@ def _are_invalid(offsets: Tensor, ids: int, ends_with_last: bool) -> Tensor:
 def _check_offsets(offsets: Tensor, ids: int, ends_with_last: bool) -> None:
     """Raises InvalidArgumentError for wrong offsets, in a twentieth of `_are_invalid`'s time."""
     array = offsets.cpu().numpy()
-    if not may_begin(array, ids) or (ends_with_last and array.item(-1) != ids):
+    if not are_valid_offsets(array, ids) or (ends_with_last and array.item(-1) != ids):
         to = "" if ends_with_last else "at most "
         raise InvalidArgumentError(
             f"offsets must start at 0 and ascend to {to}{ids}, the number of ids"
