@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import gc
+import hashlib
 import json
 import math
 import mmap
@@ -13,6 +14,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -147,6 +149,36 @@ def test_rows_measures_large_calls_that_threads_share_too(tmp_path: Path) -> Non
         "PyTorch",
     }
     assert es.get_num_threads() == 1  # calls that aren't shared use one thread
+
+
+def test_threads_of_one_contender_cost_the_next_one_no_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(measure, "IDLE_FOR_S", 0.05)
+    spinning: list[threading.Thread] = []
+
+    def spin(has_begun: threading.Event) -> None:
+        while time.thread_time() < 0.2:
+            hashlib.sha256(bytes(1 << 16))  # without the GIL
+            has_begun.set()
+
+    def leave_a_thread_behind() -> None:
+        has_begun = threading.Event()
+        spinning.append(threading.Thread(target=spin, args=(has_begun,)))
+        spinning[-1].start()
+        has_begun.wait()
+
+    figures = measure.compare(
+        {"spins": [leave_a_thread_behind], "waits": [lambda: time.sleep(0.05)]},
+        1,
+        yardstick="waits",
+        rounds=1,
+        on_round=lambda: None,
+        clock="process",
+    )
+    for thread in spinning:
+        thread.join()
+    assert 1 / figures["waits"].median < 0.01  # its sleep takes no CPU time
 
 
 def test_tiers_measures_every_store_or_says_why_not(tmp_path: Path) -> None:

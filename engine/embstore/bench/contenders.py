@@ -135,7 +135,9 @@ class Embstore(Contender):
     ) -> None:
         es.set_num_threads(1)
         if storage_option is None:
-            storage_option = es.StorageOption(storage_size=[max(1, keys.size) * row_bytes(dim)])
+            # Room for more rows, as usual. A full table counts the new keys of each batch first.
+            rows = max(4, keys.size) * 5 // 4
+            storage_option = es.StorageOption(storage_size=[rows * row_bytes(dim)])
         self._keys = keys
         self.variable = es.get_embedding_variable(
             name,

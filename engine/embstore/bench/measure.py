@@ -24,8 +24,10 @@ IDLE_FOR_S = 0.02
 
 
 def quiesce() -> None:
-    """Returns when no thread of the process works any more, or after 20 s: background work of one
-    contender (LevelDB compacts after its calls have returned) would slow the next."""
+    """Returns when no thread of the process works any more, or after 20 s. One contender's threads
+    would slow the next contender, or take CPU time that counts as its own: LevelDB compacts after
+    its calls have returned, and PyTorch's threads spin for a while in wait for more work.
+    """
     deadline = time.perf_counter() + 20
     while time.perf_counter() < deadline:
         before = time.process_time()
@@ -98,6 +100,7 @@ def compare(
     rates: dict[str, list[float]] = {name: [] for name in work}
     for counted in [False] + [True] * rounds:
         for name, jobs in work.items():
+            quiesce()
             rate = items / run_in_threads(jobs, clock)
             if counted:
                 rates[name].append(rate)
