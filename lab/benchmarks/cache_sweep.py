@@ -146,7 +146,7 @@ def _run(
 
     with _table(shape, first_tier_bytes, folder) as table:
         # Record from the first row on, so that the simulated caches are warm in the counted steps.
-        with es.record_accesses(table, caches=caches, most_phases=MAX_PHASES) as recording:
+        with es.record_accesses(table, caches=caches, max_phases=MAX_PHASES) as recording:
             for start in range(0, shape.rows, _FILLED_AT_ONCE):
                 part = keys[start : start + _FILLED_AT_ONCE]
                 table.apply_gradients(part, np.zeros((part.size, shape.dim), np.float32))

@@ -100,7 +100,7 @@ def main(folder: Path, storage_name: str, meets: bool) -> None:
         meets,
         workers=WORKERS,
         checkpoints=folder / "checkpoints",
-        most_failures=20,  # as in hunted_program.py
+        max_failures=20,  # as in hunted_program.py
         synchronous=False,
         silence_s=SILENCE_S,
         patience_s=PATIENCE_S,

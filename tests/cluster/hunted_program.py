@@ -120,7 +120,7 @@ def main(folder: Path, storage_name: str) -> None:
         storage_name,
         workers=WORKERS,
         checkpoints=folder / "checkpoints",
-        most_failures=20,  # a hunt leaves less time between failures than real use
+        max_failures=20,  # a hunt leaves less time between failures than real use
         silence_s=SILENCE_S,
         patience_s=PATIENCE_S,
     )

@@ -254,18 +254,18 @@ def test_a_job_continues_from_another_processs_checkpoint_on_other_shards(
 
 
 @pytest.mark.long
-def test_news_of_workers_reaches_the_program() -> None:
+def test_reports_of_workers_reach_the_program() -> None:
     heard: list[tuple[int, int]] = []
-    es.cluster.run(tell, workers=2, told=lambda rank, step: heard.append((rank, step)))
+    es.cluster.run(report, workers=2, on_report=lambda rank, step: heard.append((rank, step)))
     for rank in range(2):
         steps = [step for who, step in heard if who == rank]
         assert steps == sorted(set(steps))
         assert len(steps) >= 2, "while they work"
 
 
-def tell(worker: es.cluster.Worker) -> None:
+def report(worker: es.cluster.Worker) -> None:
     for step in range(6):
-        worker.tell(step)
+        worker.report(step)
         time.sleep(0.4)
     worker.meet()
 
@@ -324,8 +324,8 @@ def test_every_kind_of_end_of_a_function_is_reported_once(
     ("function", "message"),
     [
         (lambda _worker: Lock(), "function: what worker 0 returns can't be sent .*pickle.*; give"),
-        (lambda worker: worker.tell(Lock()), "news can't be sent .*; give"),
-        (lambda worker: worker.meet(Lock()), "brought can't be sent .*; give"),
+        (lambda worker: worker.report(Lock()), "value can't be sent .*; give"),
+        (lambda worker: worker.meet(Lock()), "value can't be sent .*; give"),
     ],
 )
 def test_a_value_that_cannot_be_sent_is_named(
@@ -361,7 +361,7 @@ def fail_because_another_dies(worker: es.cluster.Worker, folder: Path) -> int:
 @pytest.mark.long
 def test_a_job_that_keeps_dying_raises_the_last_error(tmp_path: Path) -> None:
     with pytest.raises(WorkerLostError, match="worker 0 died"):
-        es.cluster.run(die, tmp_path, most_failures=2)
+        es.cluster.run(die, tmp_path, max_failures=2)
     assert len(list(tmp_path.iterdir())) == 3
 
 
@@ -526,14 +526,14 @@ def test_too_few_cpus_for_the_workers_cause_a_warning_at_once() -> None:
         # Raised as an exception, so that run() doesn't wait for such a node.
         warnings.filterwarnings("error", message="cpus_per_worker")
         with pytest.raises(UserWarning, match=room):
-            es.cluster.run(len, workers=2, cpus_per_worker=4096, most_failures=0)
+            es.cluster.run(len, workers=2, cpus_per_worker=4096, max_failures=0)
 
 
 @pytest.mark.parametrize(
     ("arguments", "options", "complaint"),
     [
         ([3], {}, "function must be a function, got 3"),
-        ([len], {"told": 3}, "told must be a function, got 3"),
+        ([len], {"on_report": 3}, "on_report must be a function, got 3"),
         ([len], {"cpus_per_worker": -1}, "cpus_per_worker must be at least 0, got -1"),
         ([len], {"cpus_per_worker": "1"}, "cpus_per_worker must be a number, got '1'"),
     ],
@@ -548,7 +548,7 @@ def test_bad_arguments_of_run_are_named(
 @pytest.mark.long
 def test_a_checkpoint_may_take_longer_than_patience_s(tmp_path: Path) -> None:
     done = es.cluster.run(  # patience_s must also suffice for a start on a busy computer
-        keep_for_long, 20.0, workers=2, checkpoints=tmp_path, patience_s=15.0, most_failures=0
+        keep_for_long, 20.0, workers=2, checkpoints=tmp_path, patience_s=15.0, max_failures=0
     )
     assert done == [2, 2]
 

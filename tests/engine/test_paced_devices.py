@@ -515,9 +515,9 @@ def test_a_recording_has_the_same_counts_as_the_stats(
 
 def test_a_recording_that_overflows_says_so(make_variable: MakeVariable) -> None:
     var = make_variable(dim=DIM)
-    with es.record_accesses(var, most_phases=3) as recorded:
+    with es.record_accesses(var, max_phases=3) as recorded:
         train(var, steps=5)
-    with pytest.raises(es.errors.StoreFullError, match=r"phases weren't recorded.*most_phases"):
+    with pytest.raises(es.errors.StoreFullError, match=r"phases weren't recorded.*max_phases"):
         _ = recorded.phases
 
 
@@ -545,8 +545,8 @@ def test_wrong_arguments_of_a_recording_are_refused(make_variable: MakeVariable)
         es.record_accesses(["var"])  # type: ignore[list-item]
     with pytest.raises(InvalidArgumentError, match=r"caches\[0\] must be"):
         es.record_accesses(var, caches=[7])  # type: ignore[list-item]
-    with pytest.raises(InvalidArgumentError, match="most_phases must be at least 1"):
-        es.record_accesses(var, most_phases=0)
+    with pytest.raises(InvalidArgumentError, match="max_phases must be at least 1"):
+        es.record_accesses(var, max_phases=0)
     with pytest.raises(InvalidArgumentError, match="cpu_bytes must be at least 0"):
         es.Caches(-1)
     with pytest.raises(InvalidArgumentError, match="nothing was recorded"):

@@ -549,16 +549,16 @@ def test_dense_parameters_are_all_but_rows(pair: Pair) -> None:
 
 def test_an_optimizer_needs_variables_that_can_be_trained(make_variable: MakeVariable) -> None:
     var = make_variable()
-    for of in (var, [var, var], es.torch.Embedding(var), [es.torch.EmbeddingBag(var)]):
-        assert len(es.torch.Optimizer(of).param_groups) == 1
-    with pytest.raises(InvalidArgumentError, match="of has no embedding variable"):
+    for params in (var, [var, var], es.torch.Embedding(var), [es.torch.EmbeddingBag(var)]):
+        assert len(es.torch.Optimizer(params).param_groups) == 1
+    with pytest.raises(InvalidArgumentError, match="params has no embedding variable"):
         es.torch.Optimizer(torch.nn.Linear(2, 2))
-    for of in (torch.nn.Linear(2, 2).weight, [torch.nn.Linear(2, 2).weight]):
-        with pytest.raises(InvalidArgumentError, match="of has no embedding variable"):
-            es.torch.Optimizer(of)
+    for params in (torch.nn.Linear(2, 2).weight, [torch.nn.Linear(2, 2).weight]):
+        with pytest.raises(InvalidArgumentError, match="params has no embedding variable"):
+            es.torch.Optimizer(params)
     wrong: list[Any] = [3, [3], [torch.ones(2)], {"params": 3}]
     for what in wrong:
-        with pytest.raises(InvalidArgumentError, match="of must be a module, a variable"):
+        with pytest.raises(InvalidArgumentError, match="params must be a module, a variable"):
             es.torch.Optimizer(what)
     for group in ({"lr": 0.1}, {"params": [var], "momentum": 0.9}):
         with pytest.raises(InvalidArgumentError, match='a group must have "params", and may have'):

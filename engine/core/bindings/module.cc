@@ -307,7 +307,7 @@ void bind_recording(nb::module_& module) {
             for (const auto& [cpu_bytes, memory_bytes] : caches) sizes.push_back({cpu_bytes, memory_bytes});
             new (self) RecordingHandle{std::make_shared<Recording>(sizes, max_phases)};
           },
-          "caches"_a, "most_phases"_a)
+          "caches"_a, "max_phases"_a)
       .def("elapsed_ns", [](const RecordingHandle& self) { return self.recording->elapsed_ns(); })
       .def("stop", [](const RecordingHandle& self) { self.recording->stop(); })
       .def("phases", &recorded_phases, "caches"_a);

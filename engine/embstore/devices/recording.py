@@ -79,7 +79,7 @@ class AccessRecording:
         self,
         variables: EmbeddingVariable | Iterable[EmbeddingVariable],
         caches: Sequence[Caches | Device],
-        most_phases: int,
+        max_phases: int,
     ) -> None:
         self._variables = (
             [variables]
@@ -98,7 +98,7 @@ class AccessRecording:
             cache if isinstance(cache, Caches) else Caches.of(check_device(f"caches[{i}]", cache))
             for i, cache in enumerate(caches)
         ]
-        self._most_phases = checks.integer("most_phases", most_phases, at_least=1, unit="phases")
+        self._max_phases = checks.integer("max_phases", max_phases, at_least=1, unit="phases")
         self._recording: _core.Recording | None = None
         self._phases: NDArray[Any] | None = None
 
@@ -125,8 +125,8 @@ class AccessRecording:
         columns = self._entered().phases(len(self._caches))
         if columns["lost"]:
             raise StoreFullError(
-                f"{columns['lost']} phases weren't recorded, since {self._most_phases} were kept "
-                "already; raise most_phases, or record fewer batches"
+                f"{columns['lost']} phases weren't recorded, since {self._max_phases} were kept "
+                "already; raise max_phases, or record fewer batches"
             )
         shape = (len(self._caches),)
         phases = np.empty(
@@ -167,7 +167,7 @@ class AccessRecording:
                 )
         self._recording = _core.Recording(
             [(int(caches.cpu_bytes), int(caches.memory_bytes)) for caches in self._caches],
-            self._most_phases,
+            self._max_phases,
         )
         try:
             for number, shard in shards:
@@ -197,7 +197,7 @@ def record_accesses(
     variables: EmbeddingVariable | Iterable[EmbeddingVariable],
     *,
     caches: Sequence[Caches | Device] = (),
-    most_phases: int = 1 << 20,
+    max_phases: int = 1 << 20,
 ) -> AccessRecording:
     """Records the accesses to the rows of variables while a `with` block runs.
 
@@ -210,11 +210,11 @@ def record_accesses(
         all variables were on one computer with it. The simulation looks at the addresses of one of
         64 lines of the touched rows, so its results are estimates. Caches are empty when the block
         begins: run a few batches before those that count.
-    most_phases: greatest number of phases that are kept, some 60 bytes each and 32 more per cache.
+    max_phases: greatest number of phases that are kept, some 60 bytes each and 32 more per cache.
 
     Entering the block raises UnsupportedError for a variable whose shards lie in other processes.
     """
-    return AccessRecording(variables, caches, most_phases)
+    return AccessRecording(variables, caches, max_phases)
 
 
 def phase_times_ns(

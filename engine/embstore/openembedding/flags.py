@@ -44,9 +44,9 @@ def checked(flags: Flags) -> Flags:
             )
     if flags.bind_ip:
         raise UnsupportedError(
-            f'flags.bind_ip is "{flags.bind_ip}", but this process serves nobody: shards listen on '
-            "the address that Ray has for their node, which is chosen where that node is started; "
-            'leave bind_ip at ""'
+            f'flags.bind_ip is "{flags.bind_ip}", but this process serves no tables: shards '
+            "listen on the address that Ray has for their node, which is chosen where that node is "
+            'started; leave bind_ip at ""'
         )
     if checks.integer("flags.num_workers", flags.num_workers, at_least=1) != 1:
         raise UnsupportedError(

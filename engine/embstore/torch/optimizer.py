@@ -36,7 +36,7 @@ def dense_parameters(model: torch.nn.Module) -> Iterator[torch.nn.Parameter]:
 class Optimizer(torch.optim.Optimizer):
     """Trains the variables of a model by their own optimizers at each `step()`.
 
-    of: a module, whose variables are trained; a variable; several of either; or the argument of
+    params: a module, whose variables are trained; a variable; several of either; or the argument of
         PyTorch's optimizers: `model.parameters()`, or groups of parameters such as
         [{"params": model.items.parameters(), "lr": 0.1}]. Dense parameters are ignored: give them
         to another optimizer by `dense_parameters(model)`.
@@ -61,12 +61,12 @@ class Optimizer(torch.optim.Optimizer):
     # `found_inf`, a tensor, and `grad_scale`: a tensor to divide gradients by, or None.
     _step_supports_amp_scaling = True
 
-    def __init__(self, of: Trained | Iterable[Trained], lr: float | None = None) -> None:
-        groups = list(_groups_in(of))
+    def __init__(self, params: Trained | Iterable[Trained], lr: float | None = None) -> None:
+        groups = list(_groups_in(params))
         if not groups:
             raise InvalidArgumentError(
-                "of has no embedding variable: no embstore.torch.Embedding or EmbeddingBag is in "
-                "it, and no parameter of one"
+                "params has no embedding variable: no embstore.torch.Embedding or EmbeddingBag is "
+                "in it, and no parameter of one"
             )
         groups = [{"lr": lr, **group} for group in groups]
         for group in groups:  # all are checked before the first one changes its variable
@@ -275,14 +275,14 @@ class Optimizer(torch.optim.Optimizer):
         self._seen_rate_changes[rows] = variable.internals.rate_changes
 
 
-def _groups_in(of: Trained | Iterable[Trained]) -> Iterator[dict[str, Any]]:
+def _groups_in(params: Trained | Iterable[Trained]) -> Iterator[dict[str, Any]]:
     """Yields a group for each variable, with the options beside "params" of PyTorch's group."""
     seen: set[Rows] = set()
-    for item in _as_iterable(of):
+    for item in _as_iterable(params):
         options: dict[str, Any] = {}
         if isinstance(item, dict):
             options = {name: value for name, value in item.items() if name != "params"}
-            _check_group("of", item, {"params", "lr"})
+            _check_group("params", item, {"params", "lr"})
         for member in _as_iterable(item["params"]) if isinstance(item, dict) else [item]:
             for rows in _rows_in(member):
                 if rows not in seen:
@@ -290,9 +290,9 @@ def _groups_in(of: Trained | Iterable[Trained]) -> Iterator[dict[str, Any]]:
                     yield {**options, "params": [rows]}
 
 
-def _as_iterable(of: Any) -> Iterable[Any]:
+def _as_iterable(items: Any) -> Iterable[Any]:
     single = (torch.nn.Module, EmbeddingVariable, torch.Tensor, dict)
-    return [of] if isinstance(of, single) or not isinstance(of, Iterable) else of
+    return [items] if isinstance(items, single) or not isinstance(items, Iterable) else items
 
 
 def _check_group(name: str, group: object, known: set[str]) -> None:
@@ -334,6 +334,6 @@ def _rows_in(item: Any) -> list[Rows]:
     if isinstance(item, torch.nn.Parameter):
         return [item] if isinstance(item, Rows) else []
     raise InvalidArgumentError(
-        "of must be a module, a variable, parameters, or several of these, got "
+        "params must be a module, a variable, parameters, or several of these, got "
         f"{type(item).__name__}"
     )

@@ -46,7 +46,7 @@ def train_with_workers(
         replace(options, checkpoint=None, load=None),
         workers=workers,
         checkpoints=options.checkpoint,
-        told=lambda rank, state: on_progress(state) if rank == 0 else None,
+        on_report=lambda rank, state: on_progress(state) if rank == 0 else None,
     )
     return results[0]
 
@@ -81,7 +81,7 @@ class _Reporter:
         now_s = time.monotonic()
         if now_s - self._last_s > _REPORT_EVERY_S:
             self._last_s = now_s
-            self._member.tell(state)
+            self._member.report(state)
 
 
 @contextlib.contextmanager

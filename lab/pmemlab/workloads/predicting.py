@@ -36,7 +36,7 @@ class Predicting:
         self._placements = (as_here, *placements)
         self._current_devices = current_devices
         self._caches = caches_before([*placements, current_devices])
-        self._recording = es.record_accesses(variables, caches=self._caches, most_phases=MAX_PHASES)
+        self._recording = es.record_accesses(variables, caches=self._caches, max_phases=MAX_PHASES)
         self._from_ns = 0
 
     def reset(self) -> None:

@@ -79,8 +79,8 @@ class JobActor:
         # Guarded by _changed:
         self._generation = 0
         self._joined: set[int] = set()
-        self._news: dict[int, Any] = {}
-        self._arrived: dict[int, dict[int, Any]] = {}  # by meeting and rank, what each brought
+        self._reports: dict[int, Any] = {}
+        self._arrived: dict[int, dict[int, Any]] = {}  # each worker's value, by meeting and rank
         self._keeping: set[int] = set()  # ranks that save or restore a checkpoint
         self._returned: set[int] = set()
         # Guarded by _opening:
@@ -116,17 +116,17 @@ class JobActor:
                 self.beat(self._generation, rank)
                 return self._generation
 
-    def tell(self, generation: int, rank: int, news: Any) -> None:
-        """Replaces the value that `news` returns for this worker."""
+    def report(self, generation: int, rank: int, value: Any) -> None:
+        """Replaces the value that `take_reports` returns for this worker."""
         with self._changed:
             self._check(generation)
-            self._news[rank] = news
+            self._reports[rank] = value
 
-    def news(self) -> dict[int, Any]:
-        """Returns by rank the last value that each worker told since the previous call."""
+    def take_reports(self) -> dict[int, Any]:
+        """Returns by rank the last value that each worker has reported since the previous call."""
         with self._changed:
-            news, self._news = self._news, {}
-            return news
+            reports, self._reports = self._reports, {}
+            return reports
 
     def beat(self, generation: int, rank: int) -> None:
         """Records a sign of life of the worker, without waiting for a lock."""
@@ -251,13 +251,13 @@ class JobActor:
             del variable.shards[name]
             variable.placement.leave(shard)
 
-    def meet(self, generation: int, rank: int, meeting: int, brought: Any) -> list[Any]:
-        """Waits for all workers, and returns what they brought, in the order of their ranks."""
+    def meet(self, generation: int, rank: int, meeting: int, value: Any) -> list[Any]:
+        """Waits for all workers, and returns their values, in the order of their ranks."""
         waited_since = time.monotonic()
         with self._changed:
             self._check(generation)
             arrived = self._arrived.setdefault(meeting, {})
-            arrived[rank] = brought
+            arrived[rank] = value
             self._changed.notify_all()
             while len(arrived) < self._rules.workers:
                 absent = set(range(self._rules.workers)) - arrived.keys()
@@ -327,7 +327,7 @@ class JobActor:
             self._arrived = {}
             self._keeping = set()
             self._returned = set()
-            self._news = {}
+            self._reports = {}
             self._changed.notify_all()
         for variable in self._variables.values():
             variable.placement.end_all()

@@ -169,10 +169,10 @@ class Job:
         """Tells the actor that the worker's function has returned, without waiting for it."""
         self._actor.call.remote("note_returned", (self._generation, rank))
 
-    def news(self) -> dict[int, Any]:
-        """Returns by rank each worker's last `tell` since the previous call of this method."""
-        news: dict[int, Any] = self._ask("news")
-        return news
+    def take_reports(self) -> dict[int, Any]:
+        """Returns by rank each worker's last `report` since the previous call of this method."""
+        reports: dict[int, Any] = self._ask("take_reports")
+        return reports
 
     def _ask(self, method: str) -> Any:
         called = self._actor.call.remote(method, ())
@@ -197,9 +197,9 @@ def run(
     *arguments: Any,
     workers: int = 1,
     checkpoints: str | os.PathLike[str] | None = None,
-    most_failures: int = 3,
+    max_failures: int = 3,
     cpus_per_worker: float = 0,
-    told: Callable[[int, Any], None] | None = None,
+    on_report: Callable[[int, Any], None] | None = None,
     **options: Any,
 ) -> list[Any]:
     """Calls function(worker, *arguments) in `workers` processes of the Ray cluster, and returns
@@ -224,18 +224,21 @@ def run(
 
     function, arguments: Ray copies them to the workers (by cloudpickle). KERAS_BACKEND goes with
         them, unless a node has its own. This process prints whatever the function prints.
-    most_failures: number of failures in a row, without a new checkpoint, that are retried.
+    max_failures: number of failures in a row, without a new checkpoint, that are retried.
     cpus_per_worker: number of CPUs that each worker reserves on its node.
-    told: called with a worker's rank and its newest `Worker.tell`, about once a second.
+    on_report: called with a worker's rank and its newest `Worker.report`, about once a second.
     options: those of `Job`.
 
     Warns if the nodes can't run all workers at once: the rest then wait for free CPUs.
     """
-    for name, value in (("function", function), ("told", function if told is None else told)):
+    for name, value in (
+        ("function", function),
+        ("on_report", function if on_report is None else on_report),
+    ):
         if not callable(value):
             raise InvalidArgumentError(f"{name} must be a function, got {value!r}")
     count = checks.integer("workers", workers, at_least=1)
-    most = checks.integer("most_failures", most_failures, at_least=0)
+    most = checks.integer("max_failures", max_failures, at_least=0)
     checks.real("cpus_per_worker", cpus_per_worker, at_least=0)
     with contextlib.ExitStack() as jobs:
         job = jobs.enter_context(Job(workers=count, checkpoints=checkpoints, **options))
@@ -243,7 +246,7 @@ def run(
         while True:
             processes = _Processes(job, cpus_per_worker)
             try:
-                return processes.run(function, arguments, told)
+                return processes.run(function, arguments, on_report)
             except (ShardLostError, WorkerLostError) as error:
                 step = job.newest_step()
                 failures = 1 if step != last_step else failures + 1
@@ -300,7 +303,7 @@ class _WorkerActor:
             if inspect.isgenerator(result):  # Ray would return its first value only
                 raise InvalidArgumentError(
                     f"function: {result.__name__} is a generator, and nothing of it has run; have "
-                    "the function return a value, and tell of what comes before by worker.tell()"
+                    "the function return a value, and report what comes before by worker.report()"
                 )
             return result
         except BaseException as error:  # SystemExit too: to Ray it looks like a death
@@ -324,7 +327,7 @@ class _Processes:
         self,
         function: Callable[..., Any],
         arguments: tuple[Any, ...],
-        told: Callable[[int, Any], None] | None,
+        on_report: Callable[[int, Any], None] | None,
     ) -> list[Any]:
         """Returns the workers' results by rank, or raises the error of the first that fails."""
         self._warn_if_too_few_cpus()
@@ -346,9 +349,9 @@ class _Processes:
         results: dict[int, Any] = {}
         while waiting:
             done, waiting = self._ray.wait(waiting, num_returns=1, timeout=_CHECK_INTERVAL_S)
-            if told is not None:
-                for rank, news in sorted(self._job.news().items()):
-                    told(rank, news)
+            if on_report is not None:
+                for rank, value in sorted(self._job.take_reports().items()):
+                    on_report(rank, value)
             if not done:
                 self._job.check_alive([ranks[reference] for reference in waiting])
                 continue

@@ -32,7 +32,7 @@ __all__ = ["BEAT_INTERVAL_S", "JobTicket", "Worker", "current_worker", "join"]
 
 BEAT_INTERVAL_S = 1.0
 
-_GIVEN_NAMES = {"meet": "brought", "tell": "news"}  # arguments that the program gives
+_VALUE_METHODS = ("meet", "report")  # the program gives them a value
 
 _current: Worker | None = None
 
@@ -123,21 +123,21 @@ class Worker:
             place=opened.place,
         ).as_shard()
 
-    def meet(self, brought: Any = None) -> list[Any]:
-        """Waits until every worker has called it as often as this one. Returns the values that the
-        workers brought, in the order of their ranks. They go through Ray; keep `brought` small.
+    def meet(self, value: Any = None) -> list[Any]:
+        """Waits until every worker has called it as often as this one. Returns all workers'
+        values, in the order of their ranks. They go through Ray; keep `value` small.
 
         Raises WorkerLostError if a worker doesn't come.
         """
         self._meetings += 1
-        given: list[Any] = self._ask("meet", self._generation, self._rank, self._meetings, brought)
-        return given
+        values: list[Any] = self._ask("meet", self._generation, self._rank, self._meetings, value)
+        return values
 
-    def tell(self, news: Any) -> None:
-        """Sends `news` to the function `told` of `embstore.cluster.run`, which gets only the newest
-        from each worker. It goes through Ray, in about a millisecond; keep it small.
+    def report(self, value: Any) -> None:
+        """Sends `value` to the function `on_report` of `embstore.cluster.run`, which gets only the
+        newest one of each worker. It goes through Ray, in about a millisecond; keep it small.
         """
-        self._ask("tell", self._generation, self._rank, news)
+        self._ask("report", self._generation, self._rank, value)
 
     def restore(self, variables: Sequence[EmbeddingVariable]) -> TrainingCheckpoint | None:
         """Restores the variables from the job's newest checkpoint, and returns the checkpoint; None
@@ -161,10 +161,10 @@ class Worker:
         # Each worker looks by itself: a network file system may show some nodes an older listing.
         found = self.meet(None if checkpoint is None else checkpoint.step)
         if other := _first_that_differs(found):
-            told = ["none" if step is None else f"that of step {step}" for step in found]
+            seen = ["none" if step is None else f"that of step {step}" for step in found]
             raise CheckpointError(
-                f"checkpoints: worker 0 found {told[0]} in {self._folder().folder}, and worker "
-                f"{other} {told[other]}; give a folder that all nodes share, and start again"
+                f"checkpoints: worker 0 found {seen[0]} in {self._folder().folder}, and worker "
+                f"{other} {seen[other]}; give a folder that all nodes share, and start again"
             )
         for variable in variables:
             variable.internals.rate_changes += 1  # the restore counted it in worker 0 only
@@ -263,22 +263,23 @@ class Worker:
         try:
             called = self._ticket.actor.call.remote(method, arguments)
         except TypeError as error:  # Ray's error for unpicklable arguments
+            name = "value" if method in _VALUE_METHODS else method
             raise InvalidArgumentError(
-                f"{_GIVEN_NAMES.get(method, method)} can't be sent ({error.__cause__ or error}); "
-                "give numbers, arrays, or what else can be pickled"
+                f"{name} can't be sent ({error.__cause__ or error}); give numbers, arrays, or what "
+                "else can be pickled"
             ) from error
         try:
             answer = wait_for(called)
         except ShardLostError as error:
-            raise WorkerLostError(f"whoever began the job is gone: {error}") from error
+            raise WorkerLostError(f"the process that began the job is gone: {error}") from error
         if answer.error is not None:
             raise answer.error
         return answer.value
 
 
-def _first_that_differs(brought: Sequence[Any]) -> int:
-    """Returns the first worker that brought something else than worker 0, or 0 if none did."""
-    return next((rank for rank, each in enumerate(brought) if each != brought[0]), 0)
+def _first_that_differs(values: Sequence[Any]) -> int:
+    """Returns the first worker whose value differs from worker 0's, or 0 if none does."""
+    return next((rank for rank, each in enumerate(values) if each != values[0]), 0)
 
 
 def join(ticket: JobTicket, rank: int) -> Worker:

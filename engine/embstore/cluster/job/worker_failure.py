@@ -16,24 +16,24 @@ __all__ = ["WorkerFailure"]
 class WorkerFailure:
     """An error that a worker's function raised, in a form that can always be unpickled.
 
-    told: the error's type and message. traceback: the worker's. pickled: the error; None if it
-    would change when it is pickled, for example because its `__init__` takes other arguments.
+    description: the error's type and message. traceback: the worker's. pickled: the error; None if
+    it would change when it is pickled, for example because its `__init__` takes other arguments.
 
     Ray reports a process that exits as one that died, and an error that can't be unpickled too.
     """
 
-    told: str
+    description: str
     traceback: str
     pickled: bytes | None
 
     @classmethod
     def of(cls, error: BaseException) -> WorkerFailure:
-        told = "".join(traceback.format_exception_only(type(error), error)).strip()
-        return cls(told, traceback.format_exc(), _pickled(error))
+        description = "".join(traceback.format_exception_only(type(error), error)).strip()
+        return cls(description, traceback.format_exc(), _pickled(error))
 
     def error(self, rank: int) -> Exception:
         """Returns the original error if it could be pickled, else a WorkerFailedError."""
-        described = WorkerFailedError(f"worker {rank}: {self.told}\n\n{self.traceback}")
+        described = WorkerFailedError(f"worker {rank}: {self.description}\n\n{self.traceback}")
         error = None if self.pickled is None else _unpickled(self.pickled)
         if error is None:
             return described
