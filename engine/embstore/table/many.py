@@ -24,6 +24,11 @@ __all__ = ["BagsOfIds", "apply_bags", "apply_many", "look_up_bags", "lookup_many
 # Where each bag begins, from 0 and ascending, and an id that is left out of the sums, or None.
 BagsOfIds: TypeAlias = "tuple[NDArray[np.int64], int | None]"
 
+# A table, ids (n,), gradients (n, dim) or (bags, dim), and the bags if there are any.
+_LocalBatch: TypeAlias = (
+    "tuple[_core.Table, NDArray[np.int64], NDArray[np.float32], BagsOfIds | None]"
+)
+
 
 def lookup_many(
     variables: Sequence[EmbeddingVariable],
@@ -191,22 +196,31 @@ def apply_bags(
     bags: for each variable None, or the bags of its ids. Then its one shard must be in this
         process, ids an int64 array (n,) and grads a float32 array (bags, dim).
     """
-    for variable, times in Counter(variables).items():
+    for variable in variables:
         variable.internals.check_trainable()
-        if times > 1:
-            raise InvalidArgumentError(
-                f"{variable.name} is there {times} times; join its batches into one, since one "
-                "step trains a row once"
-            )
+    if len(set(variables)) != len(variables):
+        variable, times = Counter(variables).most_common(1)[0]
+        raise InvalidArgumentError(
+            f"{variable.name} is there {times} times; join its batches into one, since one step "
+            "trains a row once"
+        )
     if global_step is not None:
         global_step = checks.integer("global_step", global_step, at_least=0)
+    tables = [variable.internals.table for variable in variables]
+    if None not in tables and set(map(type, ids)) == set(map(type, grads)) == {np.ndarray}:
+        batches = cast("list[_LocalBatch]", list(zip(tables, ids, grads, bags, strict=True)))
+        try:  # the usual case
+            errors = _apply_local(dict(enumerate(batches)), global_step)
+        except (TypeError, InvalidArgumentError):
+            pass  # No batch was applied. Below, the array is converted, or its error is raised.
+        else:
+            _raise_first(variables, errors)
+            return
     steps: list[ApplyStep] = []
-    local: dict[
-        int, tuple[_core.Table, NDArray[np.int64], NDArray[np.float32], BagsOfIds | None]
-    ] = {}
+    local: dict[int, _LocalBatch] = {}
     others: list[int] = []
     remote_batches: list[tuple[EmbeddingVariable, Any, Any]] = []
-    errors: dict[int, Exception] = {}  # of the variables in `local` and `others`
+    errors = {}  # of the variables in `local` and `others`
     for i, (variable, variable_ids, variable_grads, bag) in enumerate(
         zip(variables, ids, grads, bags, strict=True)
     ):
@@ -237,24 +251,37 @@ def apply_bags(
         first_error = error
     for variable, refusal in push_to_remote_shards(remote_batches, global_step):
         first_error = first_error or _with_name(variable, refusal)
-    applied = _core.apply_each(list(local.values()), global_step)
-    for (i, (_, keys, values, bag)), error_or_row in zip(local.items(), applied, strict=True):
+    errors |= _apply_local(local, global_step)
+    for i in others:
+        try:
+            variables[i].apply_gradients(ids[i], grads[i], global_step)
+        except EmbStoreError as error:
+            errors[i] = error
+    if first_error is not None:
+        raise first_error
+    _raise_first(variables, errors)
+
+
+def _apply_local(
+    batches: Mapping[int, _LocalBatch], global_step: int | None
+) -> dict[int, Exception]:
+    """Applies batches of tables in this process. Returns the errors of those that are refused."""
+    errors: dict[int, Exception] = {}
+    results = _core.apply_each(list(batches.values()), global_step)
+    for (i, (_, keys, values, bag)), error_or_row in zip(batches.items(), results, strict=True):
         if isinstance(error_or_row, int):
             if bag is not None:
                 values = values.repeat(np.diff(bag[0], append=len(keys)), axis=0)
             errors[i] = checks.not_finite(keys, values, error_or_row)
         elif error_or_row is not None:
             errors[i] = error_or_row
-    for i in others:
-        try:
-            variables[i].apply_gradients(ids[i], grads[i], global_step)
-        except EmbStoreError as error:
-            errors[i] = error
-    if first_error is None and errors:
+    return errors
+
+
+def _raise_first(variables: Sequence[EmbeddingVariable], errors: Mapping[int, Exception]) -> None:
+    if errors:
         first = min(errors)
-        first_error = _with_name(variables[first], errors[first])
-    if first_error is not None:
-        raise first_error
+        raise _with_name(variables[first], errors[first])
 
 
 def prefetch_many(
