@@ -200,6 +200,43 @@ def test_a_checkpoint_that_a_killed_process_began_does_not_count_and_is_removed(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000000000001"]
 
 
+def test_a_reader_follows_the_writer_and_changes_nothing_in_the_folder(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoints"
+    with pytest.raises(CheckpointError, match="there is no such directory"):
+        es.Checkpoints(path, read_only=True)
+    with open_variable() as var, es.Checkpoints(path) as checkpoints:
+        served = es.get_embedding_variable(var.name, var.dim)  # without an optimizer: weights only
+        with served, es.Checkpoints(path, read_only=True) as reader:
+            assert reader.restore([served]) is None
+            for step in (1, 2):
+                train(var, seed=step)
+                with checkpoints.checkpoint(step, [var]) as folder:  # the writer goes on
+                    (folder / "dense.txt").write_text(f"dense of {step}")
+                before = sorted(path.rglob("*"))
+                found = reader.restore([served])
+                assert found is not None
+                assert (found.path / "dense.txt").read_text() == f"dense of {step}"
+                assert np.array_equal(served.export()["values"], var.export()["values"])
+                with (
+                    pytest.raises(InvalidArgumentError, match="read_only"),
+                    reader.checkpoint(9, [served]),
+                ):
+                    pass
+                reader.close()
+                assert sorted(path.rglob("*")) == before
+
+
+def test_a_reader_refuses_a_table_whose_restore_writes_to_its_pool(place: Path) -> None:
+    path = place / "checkpoints"
+    path.mkdir()
+    with (
+        make_durable_table(place) as table,
+        es.Checkpoints(path, read_only=True) as reader,
+        pytest.raises(InvalidArgumentError, match="durable pool, which its restore writes to"),
+    ):
+        reader.restore([table])
+
+
 def test_a_file_that_was_changed_is_named(tmp_path: Path) -> None:
     with open_variable() as var, es.Checkpoints(tmp_path) as checkpoints:
         with checkpoints.checkpoint(1, [var]) as folder:

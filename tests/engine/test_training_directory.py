@@ -114,7 +114,7 @@ def test_a_link_to_a_checkpoint_that_leads_nowhere_is_refused(
     (checkpoints.folder / "step-000000000001").symlink_to("elsewhere")
     with checkpoints.reading_newest() as read:
         assert read is not None
-        with pytest.raises(CheckpointError, match=r"checkpoint\.json: can't be read"):
+        with pytest.raises(CheckpointError, match=r"checkpoint\.json: is missing; remove "):
             read.check()
 
 
@@ -137,6 +137,20 @@ def test_a_fifo_in_the_place_of_the_manifest_is_refused_at_once(
     (newest.folder / "checkpoint.json").unlink()
     os.mkfifo(newest.folder / "checkpoint.json")
     with pytest.raises(CheckpointError, match=r"checkpoint\.json: is not a file"):
+        newest.check()
+
+
+@pytest.mark.parametrize("left", [0, 0.5])
+def test_a_torn_copy_says_which_folder_to_remove(
+    checkpoints: TrainingDirectory, left: float
+) -> None:
+    publish(checkpoints, 1)
+    newest = checkpoints.newest()
+    assert newest is not None
+    manifest = newest.folder / "checkpoint.json"
+    os.truncate(manifest, int(manifest.stat().st_size * left))
+    why = re.escape(f"{manifest}: is truncated or damaged; remove {newest.folder} to go back")
+    with pytest.raises(CheckpointError, match=why):
         newest.check()
 
 

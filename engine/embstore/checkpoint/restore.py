@@ -41,10 +41,13 @@ def restore(
 
     incremental: the paths of the incremental saves that followed, in order.
 
-    Everything is verified before the first row changes. Raises CheckpointError, which names the
-    file, if a file is missing, truncated or damaged, or doesn't belong to the others, and if a
-    variable isn't in the save or had another optimizer. Raises StoreFullError if the rows don't
-    fit.
+    Everything is verified before the first row changes. Meanwhile look-ups of other threads go on,
+    and read initial values for rows that aren't restored yet: a program that serves should restore
+    into a new variable.
+
+    Raises CheckpointError, which names the file, if a file is missing, truncated or damaged, or
+    doesn't belong to the others, and if a variable isn't in the save or had another optimizer.
+    Raises StoreFullError if the rows don't fit.
     """
     chosen = check_variables(variables)
     with planned_restore(path, chosen, incremental) as restored, checkpoint_locks(chosen):

@@ -12,8 +12,13 @@ from typing import TYPE_CHECKING
 from embstore.checkpoint.arguments import PathLike, check_variables, directory_path
 from embstore.checkpoint.persist.persisting import MAX_KEPT
 from embstore.checkpoint.training.directory import TrainingCheckpoint, TrainingDirectory
-from embstore.checkpoint.training.tables import restore_tables, writing_checkpoint
-from embstore.errors import InvalidArgumentError
+from embstore.checkpoint.training.tables import (
+    restore_tables,
+    split_by_durability,
+    writing_checkpoint,
+)
+from embstore.errors import CheckpointError, InvalidArgumentError
+from embstore.files import reading_from
 from embstore.table import checks
 from embstore.variable import EmbeddingVariable
 
@@ -41,18 +46,23 @@ class Checkpoints:
 
     path: made if its parent exists. The process that opened it last is its only writer.
     keep: number of newest checkpoints that are kept, from 1 to 7.
+    read_only: True: only restores, for example to serve what another process trains. The folder
+        must exist, nothing is written to it, and its writer goes on.
     """
 
-    def __init__(self, path: PathLike, keep: int = 2) -> None:
+    def __init__(self, path: PathLike, keep: int = 2, *, read_only: bool = False) -> None:
         folder = directory_path(path)
         # Durable pools keep one more checkpoint until the newest one is published.
         keep_count = checks.integer("keep", keep, at_least=1, at_most=MAX_KEPT - 1)
         self._made_in = os.getpid()
         self._writing = threading.RLock()
         self._is_writing = False
-        self._directory = TrainingDirectory(
-            folder, TrainingDirectory(folder).take_over(), keep_count
-        )
+        self._read_only = checks.flag("read_only", read_only)
+        with reading_from(folder):
+            if self._read_only and not folder.is_dir():
+                raise CheckpointError(f"checkpoints: {folder}: there is no such directory")
+        job = "" if self._read_only else TrainingDirectory(folder).take_over()
+        self._directory = TrainingDirectory(folder, job, keep_count)
 
     def newest(self) -> TrainingCheckpoint | None:
         """Returns the checkpoint that `restore` would use, or None."""
@@ -66,14 +76,20 @@ class Checkpoints:
         and the storage type may differ, except for variables with durable pools.
 
         Waits until other threads have left the blocks of their checkpoints. Raises
-        InvalidArgumentError in the block of a checkpoint, CheckpointError, and the errors of
-        `embstore.restore`.
+        InvalidArgumentError in the block of a checkpoint, and with read_only for a variable with a
+        durable pool; CheckpointError; and the errors of `embstore.restore`.
         """
-        check_variables(variables)
+        chosen = check_variables(variables)
+        durable, _ = split_by_durability(chosen)
+        if durable and self._read_only:
+            raise InvalidArgumentError(
+                f"variables: {durable[0].name} has a durable pool, which its restore writes to; "
+                "open the checkpoints without read_only"
+            )
         with self._exclusive(), self._directory.reading_newest() as checkpoint:
             if checkpoint is not None:
                 checkpoint.check()
-            restore_tables(checkpoint, self._directory.pools, variables)
+            restore_tables(checkpoint, self._directory.pools, chosen)
             return checkpoint
 
     @contextlib.contextmanager
@@ -89,8 +105,14 @@ class Checkpoints:
         step: number of steps done; greater than that of every checkpoint in the folder.
 
         Other threads' checkpoints and restores wait until the block is left. Raises
-        InvalidArgumentError in the block of another checkpoint, and ClosedError after `close`.
+        InvalidArgumentError in the block of another checkpoint and with read_only, and ClosedError
+        after `close`.
         """
+        if self._read_only:
+            raise InvalidArgumentError(
+                f"checkpoints: {self._directory.folder} was opened with read_only=True; open it "
+                "without, to write checkpoints"
+            )
         done = checks.integer("step", step, at_least=0)
         check_variables(variables)
         directory = self._directory

@@ -85,10 +85,12 @@ class TrainingCheckpoint:
             found = _sizes_and_digests(self.path)
         for name in sorted(files.keys() | found.keys()):
             if files.get(name) != found.get(name):
-                raise CheckpointError(
-                    f"{self.path / name}: isn't as it was written; remove {self.folder} to go back "
-                    "to the checkpoint before"
-                )
+                raise self._damaged(self.path / name, "isn't as it was written")
+
+    def _damaged(self, file: Path, why: str) -> CheckpointError:
+        return CheckpointError(
+            f"{file}: {why}; remove {self.folder} to go back to the checkpoint before"
+        )
 
     def pool_checkpoint(self) -> PoolCheckpoint | None:
         """Returns the pools' checkpoint, or None. Raises CheckpointError if the manifest is bad."""
@@ -97,7 +99,11 @@ class TrainingCheckpoint:
     def _read_manifest(self) -> tuple[dict[str, tuple[int, str]], PoolCheckpoint | None]:
         manifest = self.folder / _MANIFEST
         try:
-            text = read_file(manifest)
+            with reading_from(manifest):
+                text = read_file(manifest)
+        except (FileNotFoundError, NotADirectoryError):
+            raise self._damaged(manifest, "is missing") from None
+        try:
             fields: dict[str, Any] = json.loads(text)
             files = {
                 name: (file["bytes"], file["sha256"]) for name, file in fields["files"].items()
@@ -108,12 +114,12 @@ class TrainingCheckpoint:
                 and fields["step"] == self.step
             )
             is_whole = fields["format"] == _FORMAT_WITHOUT_CHECKSUM or has_valid_checksum(text)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise CheckpointError(f"{manifest}: can't be read: {error}") from error
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise self._damaged(manifest, "is truncated or damaged") from None
         if not is_ours:
             raise CheckpointError(f"{manifest}: is of another version or step")
         if not is_whole:
-            raise CheckpointError(f"{manifest}: is truncated or damaged")
+            raise self._damaged(manifest, "is truncated or damaged")
         return files, pools
 
 
@@ -155,7 +161,8 @@ class TrainingDirectory:
     def leave(self) -> None:
         """Removes unfinished checkpoints. No checkpoint can be begun any more."""
         self._has_left = True
-        shutil.rmtree(self.folder / self._job, ignore_errors=True)
+        if self._job:  # a reader has no folder of its own
+            shutil.rmtree(self.folder / self._job, ignore_errors=True)
 
     def newest(self) -> TrainingCheckpoint | None:
         checkpoints = self._checkpoints()

@@ -34,7 +34,7 @@ from embstore.table.retry import retry_while_in_use
 from embstore.table.uninterrupted import uninterrupted
 from embstore.variable import EmbeddingVariable
 
-__all__ = ["restore_tables", "writing_checkpoint"]
+__all__ = ["restore_tables", "split_by_durability", "writing_checkpoint"]
 
 # A process that was killed may hold the pools' list for some seconds.
 _FREED_WITHIN_S = 30.0
@@ -58,13 +58,13 @@ def writing_checkpoint(
         directory.finish(unpublished, step, pools)
         publish(unpublished.folder, step)
         if pools is not None:
-            confirm_checkpoint(_split_by_durability(variables)[0])
+            confirm_checkpoint(split_by_durability(variables)[0])
     except BaseException:
         is_unpublished = unpublished.folder.exists()
         shutil.rmtree(unpublished.folder, ignore_errors=True)
         if pools is not None and is_unpublished:
             # The unpublished checkpoint would take one of the `keep` places in the pools.
-            give_up_checkpoint(_split_by_durability(variables)[0], pools.number)
+            give_up_checkpoint(split_by_durability(variables)[0], pools.number)
         raise
 
 
@@ -78,7 +78,7 @@ def _save_tables(
     """Saves or persists the tables. pools: the directory that lists the pools' checkpoints. keep:
     number of checkpoints that are kept.
     """
-    durable, others = _split_by_durability(variables)
+    durable, others = split_by_durability(variables)
     if others:
         # May be removed before the program's own saves.
         save_outside_chain(unpublished.tables, others, step)
@@ -99,7 +99,7 @@ def restore_tables(
     checkpoint: TrainingCheckpoint | None, pools: Path, variables: Sequence[EmbeddingVariable]
 ) -> None:
     """Restores the variables from a checkpoint. None: there is none yet, so they start anew."""
-    durable, others = _split_by_durability(variables)
+    durable, others = split_by_durability(variables)
     if checkpoint is None:
         _discard_unpublished(durable, pools)
         return
@@ -147,7 +147,7 @@ def _discard_unpublished(durable: Sequence[EmbeddingVariable], pools: Path) -> N
         discard_persisted([*waiting])
 
 
-def _split_by_durability(
+def split_by_durability(
     variables: Sequence[EmbeddingVariable],
 ) -> tuple[list[EmbeddingVariable], list[EmbeddingVariable]]:
     durable = [v for v in variables if v.ev_option.storage_option.durability is not None]
