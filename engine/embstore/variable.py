@@ -40,7 +40,6 @@ from embstore.table.guarded_lock import GuardedLock
 from embstore.table.internals import VariableInternals, between_batches
 from embstore.table.remote_shards import (
     RemoteLookup,
-    RemoteShardProtocol,
     UniqueKeys,
     UpdatePart,
     push_together,
@@ -52,6 +51,8 @@ from embstore.table.shard import LocalShard, Shard, ShardRows
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from embstore.cluster.rows.remote_shard import RemoteShard
 
 __all__ = ["EmbeddingVariable"]
 
@@ -100,7 +101,7 @@ class EmbeddingVariable:
         self._table = self.internals.table
         # All shards, if they lie in other processes; else empty.
         self._remote_shards = cast(
-            "list[RemoteShardProtocol]", list(shards) if self.internals.is_remote else []
+            "list[RemoteShard]", list(shards) if self.internals.is_remote else []
         )
         # The ids of the last look-up for training at remote shards, which the next update takes:
         # mostly its ids are the same, so it needs no UniqueKeys of its own.

@@ -11,7 +11,6 @@ from embstore.errors import ClosedError, ForkedError, InvalidArgumentError
 from embstore.optimizers import Optimizer
 from embstore.table.guarded_lock import GuardedLock
 from embstore.table.prefetched import Prefetched
-from embstore.table.remote_shards import RemoteLookup
 from embstore.table.shard import LocalShard, Shard
 
 __all__ = ["Variable", "VariableInternals", "between_batches", "shards_of"]
@@ -46,7 +45,7 @@ class VariableInternals:
         self.last_save: str | None = None
         self.rate_changes = 0
         self.is_shared = False
-        self.prefetched: Prefetched[RemoteLookup] = Prefetched()
+        self.prefetched = Prefetched()
         self.before_close: list[Callable[[], None]] = []
         self.after_close: list[Callable[[], None]] = []
         self._name = name

@@ -7,36 +7,25 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MAX_BATCHES", "PendingRows", "Prefetched"]
+from embstore.table.remote_shards import RemoteLookup
+
+__all__ = ["MAX_BATCHES", "Prefetched"]
 
 MAX_BATCHES = 16  # prefetched batches that are kept; then the oldest is forgotten
 
 
-class PendingRows(Protocol):
-    """The rows of one look-up, which was sent."""
-
-    def write_to(self, rows: NDArray[np.float32]) -> None:
-        """Waits for the rows, and writes them to `rows`, float32 (n, dim), in the ids' order."""
-
-    def give_up(self) -> None: ...
-
-
-_RowsT = TypeVar("_RowsT", bound=PendingRows)
-
-
 @dataclass
-class _PrefetchedBatch(Generic[_RowsT]):
+class _PrefetchedBatch:
     after: int  # its rows are read after this many pushes, counted from the first
     is_begun: bool = False  # some of its look-ups were taken
-    look_ups: deque[tuple[NDArray[np.int64], _RowsT]] = field(default_factory=deque)
+    look_ups: deque[tuple[NDArray[np.int64], RemoteLookup]] = field(default_factory=deque)
 
 
-class Prefetched(Generic[_RowsT]):
+class Prefetched:
     """The prefetched batches of one variable, in the order in which they will be trained.
 
     Prefetched rows are used only if they were read after exactly as many pushes as were begun when
@@ -47,7 +36,7 @@ class Prefetched(Generic[_RowsT]):
     def __init__(self) -> None:
         self._lock = threading.Condition()
         # Guarded by _lock:
-        self._batches: deque[_PrefetchedBatch[_RowsT]] = deque()
+        self._batches: deque[_PrefetchedBatch] = deque()
         self._pushes = 0  # pushes that were begun
         self._running_pushes = 0
         self._is_looked_up = False  # a batch was looked up since the last push
@@ -55,7 +44,7 @@ class Prefetched(Generic[_RowsT]):
     def add(
         self,
         batch: Sequence[NDArray[np.int64]],
-        begin: Callable[[NDArray[np.int64], int], _RowsT],
+        begin: Callable[[NDArray[np.int64], int], RemoteLookup],
     ) -> None:
         """Adds a batch that one push will train, after the batches added before.
 
@@ -67,14 +56,14 @@ class Prefetched(Generic[_RowsT]):
             self._lock.wait_for(lambda: not self._running_pushes)
             is_after_current = self._is_looked_up and not self._has_begun_batch()
             ahead = is_after_current + len(self._batches)
-            added = _PrefetchedBatch[_RowsT](self._pushes + ahead)
+            added = _PrefetchedBatch(self._pushes + ahead)
             for ids in batch:
                 added.look_ups.append((ids.copy(), begin(ids, ahead)))
             self._batches.append(added)
             while len(self._batches) > MAX_BATCHES:
                 _give_up(self._batches.popleft())
 
-    def take(self, ids: NDArray[np.int64]) -> _RowsT | None:
+    def take(self, ids: NDArray[np.int64]) -> RemoteLookup | None:
         """Returns the prefetched rows of a look-up for training, or None."""
         with self._lock:
             self._is_looked_up = True
@@ -120,6 +109,6 @@ class Prefetched(Generic[_RowsT]):
         return bool(self._batches) and self._batches[0].is_begun
 
 
-def _give_up(batch: _PrefetchedBatch[_RowsT]) -> None:
+def _give_up(batch: _PrefetchedBatch) -> None:
     for _, rows in batch.look_ups:
         rows.give_up()

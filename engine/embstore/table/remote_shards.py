@@ -5,9 +5,9 @@ that have a shard there.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, pairwise
-from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +16,15 @@ from embstore import _core
 from embstore.errors import EmbStoreError, WorkerLostError
 from embstore.table.uninterrupted import uninterrupted
 
+if TYPE_CHECKING:
+    from embstore.cluster.rows.remote_shard import RemoteShard
+    from embstore.cluster.rows.server_link import ServerLink
+
 __all__ = [
     "LookUpPart",
     "PendingReply",
     "Refusals",
     "RemoteLookup",
-    "RemoteShardProtocol",
-    "Server",
     "UniqueKeys",
     "UpdatePart",
     "push_together",
@@ -30,42 +32,21 @@ __all__ = [
     "slices_of_one_array",
 ]
 
-_T = TypeVar("_T")
 _PartT = TypeVar("_PartT", "LookUpPart", "UpdatePart")
 
 Refusals: TypeAlias = "list[EmbStoreError | None]"  # each part's error; None: it was done
 
 
-class PendingReply(Generic[_T]):
-    """A request under way. The caller either calls wait() once, for the answer, or give_up()."""
+class PendingReply:
+    """A request to a server that is under way. The caller either calls wait() once, which returns
+    each part's error or None, or give_up().
+    """
 
-    def __init__(self, wait: Callable[[], _T], give_up: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, wait: Callable[[], Refusals], give_up: Callable[[], None] = lambda: None
+    ) -> None:
         self.wait = wait
         self.give_up = give_up
-
-
-class RemoteShardProtocol(Protocol):
-    """A shard at a server. This module's functions send its batches."""
-
-    @property
-    def server(self) -> Server: ...
-
-    @property
-    def pushes(self) -> int:
-        """The number of pushes that were begun."""
-        ...
-
-    def check_can_send(self, ids: int) -> None:
-        """Raises an EmbStoreError if a push of `ids` ids must not be sent: the shard is closed or
-        lost, or there are too many ids.
-        """
-        ...
-
-    def begin_push(self) -> int:
-        """Begins a push and returns its number. No other push to this shard may begin until it is
-        over.
-        """
-        ...
 
 
 class LookUpPart(NamedTuple):
@@ -76,7 +57,7 @@ class LookUpPart(NamedTuple):
     after_push: the rows are read after this worker's push of that number; 0: at once.
     """
 
-    shard: RemoteShardProtocol
+    shard: RemoteShard
     ids: NDArray[np.int64]
     out: NDArray[np.float32]
     occurrences: NDArray[np.uint32] | None = None
@@ -86,53 +67,11 @@ class LookUpPart(NamedTuple):
 class UpdatePart(NamedTuple):
     """The part of a gradient batch that belongs to one shard. number: the push's."""
 
-    shard: RemoteShardProtocol
+    shard: RemoteShard
     number: int
     ids: NDArray[np.int64]
     grads: NDArray[np.float32]
     occurrences: NDArray[np.uint32] | None
-
-
-class Server(Protocol):
-    """A server, which holds shards of any number of variables, at most one of each.
-
-    Its methods send a request and return; the result's wait() returns each part's error or None. If
-    the server is gone, every part has an error.
-
-    prepare_order: all workers prepare at servers in this order.
-    prepares_in_turn: pushes must be prepared at one server after the other, in `prepare_order`. A
-        nearly full shard holds one push at a time, and other workers' pushes may come in between:
-        two pushes that took their shards in different orders would wait for each other.
-    """
-
-    @property
-    def prepare_order(self) -> int: ...
-    @property
-    def prepares_in_turn(self) -> bool: ...
-
-    def look_up(self, parts: Sequence[LookUpPart], train: bool) -> PendingReply[Refusals]: ...
-
-    def fit_one_request(self, parts: Sequence[UpdatePart]) -> bool:
-        """Returns whether one request has room for all parts."""
-        ...
-
-    def apply(self, parts: Sequence[UpdatePart], global_step: int | None) -> PendingReply[Refusals]:
-        """Applies all parts or none. REQUIRES: one request has room for them."""
-        ...
-
-    def prepare(self, parts: Sequence[UpdatePart]) -> PendingReply[Refusals]:
-        """Does the steps of an apply that may fail; no row changes."""
-        ...
-
-    def commit(
-        self, parts: Sequence[UpdatePart], global_step: int | None
-    ) -> PendingReply[Refusals]:
-        """Applies prepared parts."""
-        ...
-
-    def abort(self, parts: Sequence[UpdatePart]) -> PendingReply[Refusals]:
-        """Gives prepared parts up. Parts that were committed or given up before are left alone."""
-        ...
 
 
 class UniqueKeys:
@@ -161,7 +100,7 @@ class RemoteLookup:
 
     def __init__(
         self,
-        shards: Sequence[RemoteShardProtocol],
+        shards: Sequence[RemoteShard],
         dim: int,
         ids: NDArray[np.int64],
         unique: UniqueKeys | None,
@@ -296,7 +235,7 @@ def slices_of_one_array(sizes: Sequence[int]) -> list[NDArray[np.float32]]:
 class _SharedReply:
     """The answer to a request with parts of several look-ups; each part waits or gives up."""
 
-    def __init__(self, reply: PendingReply[Refusals], parts: Sequence[LookUpPart]) -> None:
+    def __init__(self, reply: PendingReply, parts: Sequence[LookUpPart]) -> None:
         self._reply = reply
         self._ahead = [part for part in parts if part.after_push]
         self._lock = threading.Lock()
@@ -361,7 +300,7 @@ _ErrorsByPart: TypeAlias = "dict[int, EmbStoreError]"  # by the part's id()
 
 def _prepare_and_commit(
     parts: Sequence[UpdatePart],
-    by_server: Sequence[tuple[Server, Sequence[UpdatePart]]],
+    by_server: Sequence[tuple[ServerLink, Sequence[UpdatePart]]],
     global_step: int | None,
 ) -> _ErrorsByPart:
     """Prepares the parts, then commits or aborts them. If it is interrupted, either all servers
@@ -385,7 +324,7 @@ def _prepare_and_commit(
     return errors
 
 
-def _abort(by_server: Sequence[tuple[Server, Sequence[UpdatePart]]]) -> None:
+def _abort(by_server: Sequence[tuple[ServerLink, Sequence[UpdatePart]]]) -> None:
     """Aborts the parts. Ignores errors: an abort fails only if the shard is gone."""
     for abort in [server.abort(server_parts) for server, server_parts in by_server]:
         abort.wait()
@@ -394,7 +333,7 @@ def _abort(by_server: Sequence[tuple[Server, Sequence[UpdatePart]]]) -> None:
 def _prepare(parts: Sequence[UpdatePart]) -> _ErrorsByPart:
     """Prepares the parts; returns the errors. If it is interrupted, nothing is left prepared."""
     errors: _ErrorsByPart = {}
-    begun: list[tuple[Server, list[UpdatePart], PendingReply[Refusals]]] = []
+    begun: list[tuple[ServerLink, list[UpdatePart], PendingReply]] = []
     try:
         for server, server_parts in sorted(
             _by_server(parts), key=lambda each: each[0].prepare_order
@@ -416,7 +355,7 @@ def _prepare(parts: Sequence[UpdatePart]) -> _ErrorsByPart:
 
 def _ask_all_servers(
     parts: Sequence[UpdatePart],
-    ask: Callable[[Server, Sequence[UpdatePart]], PendingReply[Refusals]],
+    ask: Callable[[ServerLink, Sequence[UpdatePart]], PendingReply],
 ) -> _ErrorsByPart:
     """Calls `ask` for every server, then waits for all, so that servers work at the same time."""
     replies = [
@@ -433,14 +372,13 @@ def _ask_all_servers(
     return errors
 
 
-def _errors_of(parts: Sequence[UpdatePart], reply: PendingReply[Refusals]) -> _ErrorsByPart:
+def _errors_of(parts: Sequence[UpdatePart], reply: PendingReply) -> _ErrorsByPart:
     answered = zip(parts, reply.wait(), strict=True)
     return {id(part): refusal for part, refusal in answered if refusal is not None}
 
 
-def _by_server(parts: Iterable[_PartT]) -> list[tuple[Server, list[_PartT]]]:
-    grouped: dict[Hashable, tuple[Server, list[_PartT]]] = {}
+def _by_server(parts: Iterable[_PartT]) -> list[tuple[ServerLink, list[_PartT]]]:
+    grouped: dict[ServerLink, list[_PartT]] = {}
     for part in parts:
-        server = part.shard.server
-        grouped.setdefault(id(server), (server, []))[1].append(part)
-    return list(grouped.values())
+        grouped.setdefault(part.shard.server, []).append(part)
+    return list(grouped.items())

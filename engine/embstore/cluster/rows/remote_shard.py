@@ -80,6 +80,7 @@ class RemoteShard:
 
     @property
     def pushes(self) -> int:
+        """The number of pushes that were begun."""
         with self._lock:
             return self._pushes
 
@@ -96,6 +97,9 @@ class RemoteShard:
             )
 
     def begin_push(self) -> int:
+        """Begins a push and returns its number. No other push to this shard may begin until it is
+        over.
+        """
         with self._lock:
             self._pushes += 1
             return self._pushes

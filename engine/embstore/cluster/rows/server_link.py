@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,6 @@ from embstore.cluster.rows.exchange import Exchange
 from embstore.cluster.rows.wire import Request, RequestHead
 from embstore.errors import EmbStoreError, StorageError
 from embstore.table.remote_shards import LookUpPart, PendingReply, Refusals, UpdatePart
-
-if TYPE_CHECKING:
-    from embstore.cluster.rows.remote_shard import RemoteShard
 
 __all__ = ["Actor", "ServerLink", "ServerLinks"]
 
@@ -44,9 +41,15 @@ class Actor(Protocol):
 class ServerLink:
     """One worker's link to a server, for all tables that have a shard there.
 
+    Its methods send a request and return; the reply's wait() returns each part's error or None. If
+    the server is gone, every part has an error.
+
+    prepare_order: all workers prepare at servers in this order.
     worker: the worker's number, among those that push to the server's shards.
-    prepares_in_turn: whether its pushes have no other worker's part, so that other pushes may come
-        between them.
+    prepares_in_turn: pushes must be prepared at one server after the other, in `prepare_order`:
+        they have no other worker's part, so other pushes may come in between, and a nearly full
+        shard holds one push at a time. Two pushes that took their shards in different orders would
+        wait for each other.
     silence_s: seconds without a sign of life after which the server is considered gone.
     """
 
@@ -71,26 +74,29 @@ class ServerLink:
         where = f"the server on node {actor.node}"
         self._connections = Connections(address, where, silence_s)
 
-    def look_up(self, parts: Sequence[LookUpPart], train: bool) -> PendingReply[Refusals]:
+    def look_up(self, parts: Sequence[LookUpPart], train: bool) -> PendingReply:
         kind = Request.LOOK_UP if train else Request.SERVE
         return self._ask(kind, parts, [part.after_push for part in parts])
 
     def fit_one_request(self, parts: Sequence[UpdatePart]) -> bool:
-        sizes = [wire.batch_bytes(part.ids.size, _shard_of(part).dim) for part in parts]
+        """Returns whether one request has room for all parts."""
+        sizes = [wire.batch_bytes(part.ids.size, part.shard.dim) for part in parts]
         return sum(sizes) <= wire.MAX_BYTES and len(parts) <= wire.MAX_PARTS
 
-    def apply(self, parts: Sequence[UpdatePart], global_step: int | None) -> PendingReply[Refusals]:
+    def apply(self, parts: Sequence[UpdatePart], global_step: int | None) -> PendingReply:
+        """Applies all parts or none. REQUIRES: one request has room for them."""
         return self._push(Request.APPLY, parts, global_step)
 
-    def prepare(self, parts: Sequence[UpdatePart]) -> PendingReply[Refusals]:
+    def prepare(self, parts: Sequence[UpdatePart]) -> PendingReply:
+        """Does the steps of an apply that may fail; no row changes."""
         return self._push(Request.PREPARE, parts)
 
-    def commit(
-        self, parts: Sequence[UpdatePart], global_step: int | None
-    ) -> PendingReply[Refusals]:
+    def commit(self, parts: Sequence[UpdatePart], global_step: int | None) -> PendingReply:
+        """Applies prepared parts."""
         return self._push(Request.COMMIT, parts, global_step)
 
-    def abort(self, parts: Sequence[UpdatePart]) -> PendingReply[Refusals]:
+    def abort(self, parts: Sequence[UpdatePart]) -> PendingReply:
+        """Gives prepared parts up. Parts that were committed or given up before are left alone."""
         return self._push(Request.ABORT, parts)
 
     def ping(self) -> None:
@@ -103,7 +109,7 @@ class ServerLink:
 
     def _push(
         self, kind: Request, parts: Sequence[UpdatePart], global_step: int | None = None
-    ) -> PendingReply[Refusals]:
+    ) -> PendingReply:
         return self._ask(kind, parts, [part.number for part in parts], global_step)
 
     def _ask(
@@ -112,9 +118,9 @@ class ServerLink:
         parts: Sequence[LookUpPart | UpdatePart],
         pushes: Sequence[int],
         global_step: int | None = None,
-    ) -> PendingReply[Refusals]:
+    ) -> PendingReply:
         refusals: Refusals = [None] * len(parts)
-        shards = [_shard_of(part) for part in parts]
+        shards = [part.shard for part in parts]
         has_batches = kind not in (Request.COMMIT, Request.ABORT)
         counts = [part.ids.size if has_batches else 0 for part in parts]
         to_send = []
@@ -220,10 +226,6 @@ class ServerLinks:
             if self._links.get(link.address) is link:
                 del self._links[link.address]
         link.close()
-
-
-def _shard_of(part: LookUpPart | UpdatePart) -> RemoteShard:
-    return cast("RemoteShard", part.shard)
 
 
 def _split_into_requests(parts: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int]]:
