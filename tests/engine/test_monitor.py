@@ -84,6 +84,25 @@ def test_prometheus_reads_a_monitor(
     assert 'embstore_misses_total{variable="users"} 2.0' in text
     assert 'embstore_without_row_total{variable="users"} 2.0' in text
     assert 'embstore_rows{tier="0",variable="users"} 10.0' in text
+    assert f'embstore_index_bytes{{variable="users"}} {float(users.stats()["index_bytes"])}' in text
+    room = float(users.stats()["tiers"][0]["capacity_rows"])
+    assert f'embstore_capacity_rows{{tier="0",variable="users"}} {room}' in text
+
+
+def test_prometheus_tells_an_unlimited_tier_and_rows_that_cannot_move(
+    pair: tuple[es.EmbeddingVariable, es.EmbeddingVariable], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prometheus = pytest.importorskip("prometheus_client")
+    _, users = pair
+    told = {**users.stats(), "background_error": "No space left on device"}
+    told["tiers"] = [{**tier, "capacity_rows": None} for tier in told["tiers"]]
+    monkeypatch.setattr(users, "stats", lambda: told)
+    registry = prometheus.CollectorRegistry()
+    registry.register(es.Monitor(pair))
+    text = prometheus.generate_latest(registry).decode()
+    assert 'embstore_capacity_rows{tier="0",variable="users"} +Inf' in text
+    assert 'embstore_has_background_error{variable="items"} 0.0' in text
+    assert 'embstore_has_background_error{variable="users"} 1.0' in text
 
 
 def test_a_variable_that_lost_a_shard_is_left_out_and_logged_once(

@@ -58,7 +58,8 @@ def _newest(
     if saves:
         return saves[-1]
     has_other = numbered_directories(path, other_pattern)
-    raise CheckpointError(f"{path}: {error_if_other if has_other else 'holds no save'}")
+    none = "holds no save; if the save to it failed or was killed, leave this path out"
+    raise CheckpointError(f"{path}: {error_if_other if has_other else none}")
 
 
 @contextlib.contextmanager

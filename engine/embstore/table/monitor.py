@@ -22,6 +22,12 @@ _COUNTED = {
     "promotions": "moves of rows up, by a tier or several",
     "demotions": "moves of rows down by a tier",
 }
+_AS_OF_NOW = {
+    "waiting_keys": "keys below their filter's threshold",
+    "filter_bytes": "memory of the filter's counts",
+    "index_bytes": "memory of the index",
+    "has_background_error": "1 if the last attempt to move rows failed, else 0",
+}
 
 
 class Monitor:
@@ -51,7 +57,8 @@ class Monitor:
 
         Since the last call, or since the monitor was made: hits, misses, without_row, promotions
         and demotions, as in `EmbeddingVariable.stats`, and hit_rate (nan if nothing was looked up).
-        As of now: rows, waiting_keys, filter_bytes, index_bytes and rows_in_tier_N.
+        As of now: rows, waiting_keys, filter_bytes, index_bytes, has_background_error (1 if the
+        last attempt to move rows failed, else 0) and rows_in_tier_N.
         """
         with self._lock:
             now = dict(self._stats())
@@ -67,30 +74,41 @@ class Monitor:
         }
 
     def collect(self) -> Iterator[Any]:
-        """Yields, for prometheus_client, the counters since the variables were made."""
+        """Yields, for prometheus_client, the counters since the variables were made, and gauges."""
         try:
             from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
         except ImportError as error:
             raise MissingLibraryError(
                 "Prometheus's library isn't installed: pip install prometheus-client"
             ) from error
+        kinds = ((CounterMetricFamily, _COUNTED), (GaugeMetricFamily, _AS_OF_NOW))
         families = {
-            figure: CounterMetricFamily(f"embstore_{figure}", help_text, labels=["variable"])
-            for figure, help_text in _COUNTED.items()
+            figure: kind(f"embstore_{figure}", help_text, labels=["variable"])
+            for kind, figures in kinds
+            for figure, help_text in figures.items()
         }
-        rows = GaugeMetricFamily("embstore_rows", "rows a tier", labels=["variable", "tier"])
+        tiers = {
+            field: GaugeMetricFamily(f"embstore_{field}", help_text, labels=["variable", "tier"])
+            for field, help_text in (
+                ("rows", "rows a tier"),
+                ("capacity_rows", "rows that a tier has room for; +Inf: unlimited"),
+            )
+        }
         for name, stats in self._stats():
             for figure, family in families.items():
                 family.add_metric([name], stats[figure])
-            for tier, count in enumerate(_rows_by_tier(stats)):
-                rows.add_metric([name, str(tier)], count)
+            for field, family in tiers.items():
+                for tier, count in enumerate(_by_tier(stats, field)):
+                    family.add_metric([name, str(tier)], count)
         yield from families.values()
-        yield rows
+        yield from tiers.values()
 
     def _stats(self) -> Iterator[tuple[str, dict[str, Any]]]:
         for variable in self._variables:
             try:
-                yield variable.name, variable.stats()
+                stats = variable.stats()
+                stats["has_background_error"] = int(stats["background_error"] != "")
+                yield variable.name, stats
             except ClosedError:
                 continue
             except ShardLostError as error:
@@ -105,22 +123,22 @@ def _differences(before: dict[str, Any] | None, now: dict[str, Any]) -> dict[str
     }
     looked_up = figures["hits"] + figures["misses"]
     figures["hit_rate"] = figures["hits"] / looked_up if looked_up else float("nan")
-    by_tier = _rows_by_tier(now)
+    by_tier = _by_tier(now, "rows")
     figures["rows"] = sum(by_tier)
-    for figure in ("waiting_keys", "filter_bytes", "index_bytes"):
+    for figure in _AS_OF_NOW:
         figures[figure] = now[figure]
     figures.update({f"rows_in_tier_{tier}": rows for tier, rows in enumerate(by_tier)})
     return figures
 
 
-def _rows_by_tier(stats: dict[str, Any]) -> list[int]:
-    """Returns the number of rows in each tier, summed over partitions."""
-    rows: list[int] = []
+def _by_tier(stats: dict[str, Any], field: str) -> list[float]:
+    """Returns a number of rows for each tier, summed over partitions; None counts as infinity."""
+    sums: list[float] = []
     partition, level = None, 0
     for tier in stats["tiers"]:
-        level = level + 1 if rows and tier.get("partition") == partition else 0
+        level = level + 1 if sums and tier.get("partition") == partition else 0
         partition = tier.get("partition")
-        if level == len(rows):
-            rows.append(0)
-        rows[level] += tier["rows"]
-    return rows
+        if level == len(sums):
+            sums.append(0)
+        sums[level] += float("inf") if tier[field] is None else tier[field]
+    return sums
