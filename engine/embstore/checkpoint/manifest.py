@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 from embstore.checkpoint.checksummed import checksummed, has_valid_checksum
 from embstore.errors import CheckpointError
 from embstore.files import read_file, reading_from
+from embstore.table.shard import ShardState, WrittenShard
 
 if TYPE_CHECKING:
     from embstore.optimizers import Optimizer
+    from embstore.variable import EmbeddingVariable
 
 __all__ = [
     "FILE_FIELDS",
-    "STATE_FIELDS",
     "FileEntry",
     "Manifest",
     "OptimizerEntry",
@@ -78,9 +79,58 @@ class VariableEntry:
     total_rows: int  # the variable's rows, in this save or earlier ones
     files: tuple[FileEntry, ...]  # one for each partition, in order
 
+    @staticmethod
+    def of(
+        variable: EmbeddingVariable,
+        files: Sequence[tuple[str, WrittenShard]],
+        *,
+        total_rows: int,
+        follows: str | None = None,
+    ) -> VariableEntry:
+        """Returns the entry of a variable. files: each partition's file name and shard's result."""
+        states = [part.state for _, part in files]
+        return VariableEntry(
+            name=variable.name,
+            dim=variable.dim,
+            optimizer=OptimizerEntry.from_optimizer(variable.optimizer),
+            learning_rate=None if variable.optimizer is None else states[0].learning_rate,
+            clock=max(state.clock for state in states),
+            follows=follows,
+            total_rows=total_rows,
+            files=tuple(
+                FileEntry(
+                    name,
+                    **{fact: getattr(part, fact) for fact in FILE_FIELDS},
+                    **{count: getattr(part.state, count) for count in STATE_FIELDS},
+                )
+                for name, part in files
+            ),
+        )
+
     @property
     def partition_num(self) -> int:
         return len(self.files)
+
+    def states_for(self, variable: EmbeddingVariable) -> list[ShardState]:
+        """Returns the state to restore in each shard: its own, or, if the number of shards differs,
+        the state of the shard with most applies, so that no row's version is ahead of its shard. A
+        learning rate that wasn't saved stays as it is.
+        """
+        learning_rate = self.learning_rate
+        if variable.optimizer is None or learning_rate is None:
+            learning_rate = variable.internals.shards[0].learning_rate()
+        shards = len(variable.internals.shards)
+        files = self.files
+        if len(files) != shards:
+            files = (max(files, key=lambda file: file.apply_count),) * shards
+        return [
+            ShardState(
+                **{name: getattr(file, name) for name in STATE_FIELDS},
+                learning_rate=learning_rate,
+                clock=self.clock,
+            )
+            for file in files
+        ]
 
 
 @dataclass(frozen=True)

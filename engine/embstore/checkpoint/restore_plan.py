@@ -15,7 +15,6 @@ from embstore.checkpoint.manifest import (
     OptimizerEntry,
     VariableEntry,
 )
-from embstore.checkpoint.variable_entry import saved_states
 from embstore.errors import (
     CheckpointError,
     ClosedError,
@@ -99,7 +98,7 @@ class RestorePlan:
     def carry_out(self) -> None:
         """Restores the variable. REQUIRES: its `checkpoint_locks` are held."""
         variable, internals = self.variable, self.variable.internals
-        states = saved_states(variable, self.entry)
+        states = self.entry.states_for(variable)
         internals.forget_prefetched()
         with between_batches([variable]):
             internals.last_save = None

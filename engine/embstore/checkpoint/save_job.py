@@ -11,7 +11,6 @@ from urllib.parse import quote
 
 from embstore.checkpoint.arguments import eviction_limits
 from embstore.checkpoint.manifest import VariableEntry
-from embstore.checkpoint.variable_entry import variable_entry
 from embstore.table.internals import between_batches
 from embstore.table.shard import LocalSave, LocalShard, SavedShard, SaveRequest
 from embstore.table.uninterrupted import uninterrupted
@@ -51,7 +50,7 @@ class SaveJob:
         else:
             parts = self._write_at_servers(variable, paths)
         files = list(zip(names, parts, strict=True))
-        entry = variable_entry(
+        entry = VariableEntry.of(
             variable,
             files,
             total_rows=sum(part.rows_left - part.skipped.size for part in parts),

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from embstore import _core
 from embstore.errors import InvalidArgumentError
 from embstore.gpu.batches import BatchConditions, IdsOnDevice, OnDevice, check_same_gpu
 from embstore.table.attempts import Attempts
-from embstore.table.internals import Variable, between_batches
+from embstore.table.internals import between_batches
+
+if TYPE_CHECKING:
+    from embstore.variable import EmbeddingVariable
 
 _StepT = TypeVar("_StepT", "LookUpStep", "ApplyStep")
 
@@ -25,13 +28,13 @@ class LookUpStep:
     batch: the core's arguments: tables, the address of ids, their number, the address of `out`.
     """
 
-    variable: Variable
+    variable: EmbeddingVariable
     ids: IdsOnDevice
     out: Any
     batch: tuple[list[_core.Table], int, int, int]
 
     @classmethod
-    def of(cls, variable: Variable, array: OnDevice, out: Any) -> LookUpStep:
+    def of(cls, variable: EmbeddingVariable, array: OnDevice, out: Any) -> LookUpStep:
         """Returns a look-up. out: None makes an array. Raises InvalidArgumentError if an array
         doesn't fit.
         """
@@ -48,7 +51,7 @@ class ApplyStep:
         the addresses of `conditions`, with its reasons before the last address.
     """
 
-    variable: Variable
+    variable: EmbeddingVariable
     ids: IdsOnDevice
     grads: OnDevice
     conditions: BatchConditions
@@ -57,7 +60,7 @@ class ApplyStep:
     @classmethod
     def of(
         cls,
-        variable: Variable,
+        variable: EmbeddingVariable,
         array: OnDevice,
         grads: OnDevice,
         conditions: BatchConditions | None = None,
@@ -102,7 +105,7 @@ def apply_together(steps: Sequence[ApplyStep], global_step: int | None) -> None:
     attempts.raise_first()
 
 
-def _ids_for(variable: Variable, array: OnDevice) -> IdsOnDevice:
+def _ids_for(variable: EmbeddingVariable, array: OnDevice) -> IdsOnDevice:
     ids = IdsOnDevice.of(array)
     if variable.gpu is None:
         raise InvalidArgumentError(
@@ -113,7 +116,7 @@ def _ids_for(variable: Variable, array: OnDevice) -> IdsOnDevice:
     return ids
 
 
-def _batch(variable: Variable, ids: IdsOnDevice) -> tuple[list[_core.Table], int, int]:
+def _batch(variable: EmbeddingVariable, ids: IdsOnDevice) -> tuple[list[_core.Table], int, int]:
     """Returns the tables of the variable's partitions, the address of the ids, and their number."""
     tables = [shard.table for shard in variable.internals.shards_with_hbm()]
     return tables, ids.address, prod(ids.shape)

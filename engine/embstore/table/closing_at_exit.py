@@ -9,21 +9,18 @@ import atexit
 import sys
 import traceback
 import weakref
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from embstore.variable import EmbeddingVariable
 
 __all__ = ["close_all", "close_at_exit"]
 
 
-class _Closable(Protocol):
-    @property
-    def name(self) -> str: ...
-    def close(self) -> None: ...
+_open: weakref.WeakSet[EmbeddingVariable] = weakref.WeakSet()
 
 
-_open: weakref.WeakSet[_Closable] = weakref.WeakSet()
-
-
-def close_at_exit(variable: _Closable) -> None:
+def close_at_exit(variable: EmbeddingVariable) -> None:
     """Has `variable` closed when the interpreter ends, if it is still alive then. It may have been
     closed before: a second close() does nothing.
     """

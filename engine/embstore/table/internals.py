@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from embstore import _core
 from embstore.errors import ClosedError, ForkedError, InvalidArgumentError
@@ -13,7 +13,10 @@ from embstore.table.guarded_lock import GuardedLock
 from embstore.table.prefetched import Prefetched
 from embstore.table.shard import LocalShard, Shard
 
-__all__ = ["Variable", "VariableInternals", "between_batches", "shards_of"]
+if TYPE_CHECKING:
+    from embstore.variable import EmbeddingVariable
+
+__all__ = ["VariableInternals", "between_batches", "shards_of"]
 
 
 class VariableInternals:
@@ -124,25 +127,12 @@ class VariableInternals:
             )
 
 
-class Variable(Protocol):
-    """An `EmbeddingVariable` as seen by the modules that it is itself built on."""
-
-    internals: VariableInternals
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def dim(self) -> int: ...
-    @property
-    def gpu(self) -> str | None: ...
-
-
-def shards_of(variables: Iterable[Variable]) -> list[Shard]:
+def shards_of(variables: Iterable[EmbeddingVariable]) -> list[Shard]:
     return [shard for variable in variables for shard in variable.internals.shards]
 
 
 @contextlib.contextmanager
-def between_batches(variables: Iterable[Variable]) -> Iterator[None]:
+def between_batches(variables: Iterable[EmbeddingVariable]) -> Iterator[None]:
     """A scope in which all partitions of the variables have had the same batches."""
     with contextlib.ExitStack() as locks:
         for variable in sorted(variables, key=id):  # one order for all threads: no deadlock

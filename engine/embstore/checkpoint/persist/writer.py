@@ -15,11 +15,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from embstore.checkpoint.manifest import Manifest
+from embstore.checkpoint.manifest import Manifest, VariableEntry
 from embstore.checkpoint.persist.checkpoints import CheckpointDirectory, listed_ids, listed_numbers
 from embstore.checkpoint.persist.earlier_runs import check_none_awaits_restore
 from embstore.checkpoint.save_job import quoted
-from embstore.checkpoint.variable_entry import variable_entry
 from embstore.errors import ClosedError, EmbStoreError, InvalidArgumentError
 from embstore.table.internals import between_batches, shards_of
 from embstore.table.shard import BegunShard, PersistRequest, Shard
@@ -198,7 +197,7 @@ class PersistWriter:
                         parts.append((shard, begun.number))
                         files.append((name, begun))
                     rows = sum(begun.total_rows for _, begun in files)
-                    entries.append(variable_entry(variable, files, total_rows=rows))
+                    entries.append(VariableEntry.of(variable, files, total_rows=rows))
         except BaseException:
             _drop(parts)
             self.directory.abandon(unfinished)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,8 +12,7 @@ from embstore.cluster.ray import cluster as ray_cluster
 from embstore.cluster.rows.connections import ServerAddress
 from embstore.cluster.server.actor import ShardPlace
 from embstore.cluster.server.handle import GPU_RESOURCE, ServerHandle
-from embstore.cluster.server.reservation import Reservation
-from embstore.cluster.server.servers import PMEM_RESOURCE, Server, Servers
+from embstore.cluster.server.servers import PMEM_RESOURCE, Server, Servers, described_resources
 from embstore.errors import InvalidArgumentError, MissingDeviceError, ShardLostError
 from embstore.gpu.choice import CUDA, EMULATED
 from embstore.options import NODE_PMEM, Tier, TierKind
@@ -64,7 +64,7 @@ class ShardPlacement:
         self._silence_s = silence_s
         self._freed_within_s = freed_within_s
         self._places = list(places)
-        self._reservation: Reservation | None = None
+        self._reservation: _Reservation | None = None
         self._waiting: list[Server] | None = None
         self._nodes: list[str | None] = []
         self._has_gpu = False
@@ -147,7 +147,7 @@ class ShardPlacement:
                 resources[GPU_RESOURCE] = _MIN_FRACTION
             ray_cluster.wait_for_answers(ray, _PLACED_WITHIN_S)
             places: Sequence[str | None] = self._places or [None] * self.count
-            self._reservation = Reservation(
+            self._reservation = _Reservation(
                 ray,
                 self._variable,
                 [
@@ -215,3 +215,39 @@ class ShardPlacement:
                 f'give device="{EMULATED}" to try without'
             )
         return True
+
+
+class _Reservation:
+    """A reservation of nodes' resources, such as PMem, for one variable's shards: Ray then gives
+    them to nothing else. The servers reserve nothing themselves, since they may hold shards of more
+    and more tables. Ray frees the reservation when the process that made it ends.
+
+    nodes: Ray's id of each shard's node; all different if there are enough nodes.
+    """
+
+    def __init__(
+        self, ray: Any, variable: str, needed: Sequence[dict[str, float]], within_s: float
+    ) -> None:
+        """needed: for each shard, amounts by Ray's names of resources.
+
+        Raises MissingDeviceError if the nodes don't have that much free within within_s.
+        """
+        self._group = ray.util.placement_group(list(needed), strategy="SPREAD")
+        try:
+            if not self._group.wait(within_s):
+                raise MissingDeviceError(
+                    f"shards: no node had room for {len(needed)} shards of {variable} within "
+                    f"{within_s:g} s; the cluster has {described_resources(ray)} left"
+                )
+            table = ray.util.placement_group_table(self._group)
+            of_bundles: dict[int, str] = table["bundles_to_node_id"]
+            self.nodes = [of_bundles[i] for i in range(len(needed))]
+        except BaseException:
+            self.end()
+            raise
+
+    def end(self) -> None:
+        ray = ray_cluster.library()
+        if ray.is_initialized():
+            with contextlib.suppress(Exception):  # the group may be gone already
+                ray.util.remove_placement_group(self._group)
