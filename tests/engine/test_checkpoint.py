@@ -247,6 +247,11 @@ def test_saves_that_dont_follow_one_another_are_refused(tmp_path: Path) -> None:
             es.restore(tmp_path / "a", [var])
         with pytest.raises(CheckpointError, match="holds a full save"):
             es.restore(tmp_path / "full", [var], incremental=[tmp_path / "full"])
+        (tmp_path / "d").mkdir()  # as a save that fails leaves it
+        with pytest.raises(CheckpointError, match="holds no save; if the save to it failed"):
+            es.restore(tmp_path / "full", [var], incremental=[tmp_path / "d"])
+        with pytest.raises(CheckpointError, match=r"holds no save; a folder of embstore\.Checkpoi"):
+            es.restore(tmp_path / "d", [var])
         assert_same(var.export(), before)
         es.restore(tmp_path / "full", [var], [tmp_path / name for name in "abc"])
         assert_same(var.export(), before)

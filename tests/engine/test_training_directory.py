@@ -17,7 +17,9 @@ from embstore.errors import CheckpointError, StorageError
 
 @pytest.fixture
 def checkpoints(tmp_path: Path) -> TrainingDirectory:
-    return TrainingDirectory(tmp_path, TrainingDirectory(tmp_path).take_over())
+    directory = TrainingDirectory(tmp_path)
+    directory.take_over()
+    return directory
 
 
 def publish(checkpoints: TrainingDirectory, step: int) -> None:

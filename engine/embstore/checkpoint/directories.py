@@ -42,24 +42,27 @@ _UNFINISHED = re.compile(r"\.(save|increment)-\d{8,}\.unfinished")
 
 def newest_full(path: Path) -> Path:
     """Returns the directory of the newest full save. Raises CheckpointError if there is none."""
-    hint = "restore the full one before it, and give this one as incremental="
-    return _newest(path, _FULL, _INCREMENTAL, f"holds an incremental save; {hint}")
+    if saves := numbered_directories(path, _FULL):
+        return saves[-1]
+    if numbered_directories(path, _INCREMENTAL):
+        raise CheckpointError(
+            f"{path}: holds an incremental save; restore the full one before it, and give this one "
+            "as incremental="
+        )
+    raise CheckpointError(
+        f"{path}: holds no save; a folder of embstore.Checkpoints is restored with that class"
+    )
 
 
 def only_incremental(path: Path) -> Path:
     """Returns the directory of the incremental save. Raises CheckpointError if there is none."""
-    return _newest(path, _INCREMENTAL, _FULL, "holds a full save, not an incremental one")
-
-
-def _newest(
-    path: Path, pattern: re.Pattern[str], other_pattern: re.Pattern[str], error_if_other: str
-) -> Path:
-    saves = numbered_directories(path, pattern)
-    if saves:
+    if saves := numbered_directories(path, _INCREMENTAL):
         return saves[-1]
-    has_other = numbered_directories(path, other_pattern)
-    none = "holds no save; if the save to it failed or was killed, leave this path out"
-    raise CheckpointError(f"{path}: {error_if_other if has_other else none}")
+    if numbered_directories(path, _FULL):
+        raise CheckpointError(f"{path}: holds a full save, not an incremental one")
+    raise CheckpointError(
+        f"{path}: holds no save; if the save to it failed or was killed, leave this path out"
+    )
 
 
 @contextlib.contextmanager

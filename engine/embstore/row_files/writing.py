@@ -13,7 +13,7 @@ from embstore._core import PathLock
 from embstore.checkpoint.arguments import PathLike, directory_path
 from embstore.checkpoint.persist.earlier_runs import check_none_awaits_restore
 from embstore.errors import InUseError, StorageError
-from embstore.files import make_directory, sync, writing_to
+from embstore.files import make_directory, rename, sync, writing_to
 from embstore.row_files import parquet, safetensors
 from embstore.row_files.columns import Columns
 from embstore.table import checks
@@ -105,8 +105,7 @@ def _new_folder(folder: Path) -> Iterator[Path]:
             make_directory(unfinished)
             yield unfinished
             sync(unfinished)
-            unfinished.rename(folder)
-            sync(folder.parent)
+            rename(unfinished, folder)
         except BaseException:
             shutil.rmtree(unfinished, ignore_errors=True)
             raise

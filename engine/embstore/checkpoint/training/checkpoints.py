@@ -61,8 +61,9 @@ class Checkpoints:
         with reading_from(folder):
             if self._read_only and not folder.is_dir():
                 raise CheckpointError(f"checkpoints: {folder}: there is no such directory")
-        job = "" if self._read_only else TrainingDirectory(folder).take_over()
-        self._directory = TrainingDirectory(folder, job, keep_count)
+        self._directory = TrainingDirectory(folder, keep=keep_count)
+        if not self._read_only:
+            self._directory.take_over()
 
     def newest(self) -> TrainingCheckpoint | None:
         """Returns the checkpoint that `restore` would use, or None."""

@@ -126,7 +126,8 @@ class TrainingCheckpoint:
 class TrainingDirectory:
     """The checkpoints in a folder that all nodes share; made if its parent exists.
 
-    job: the result of `take_over`; readers need none. keep: number of newest checkpoints kept.
+    job: the result of `take_over` in another process; readers need none. keep: number of newest
+        checkpoints that are kept.
     """
 
     def __init__(self, folder: str | os.PathLike[str], job: str = "", keep: int = 2) -> None:
@@ -144,8 +145,8 @@ class TrainingDirectory:
         return self._keep
 
     def take_over(self) -> str:
-        """Stops earlier jobs from finishing their checkpoints. Returns the name of this job's
-        folder.
+        """Begins a job, and stops earlier ones from finishing their checkpoints. Returns the name
+        of this job's folder.
         """
         job = f"{_UNFINISHED}{uuid.uuid4().hex}"
         with self._naming_folder_in_errors():
@@ -154,6 +155,7 @@ class TrainingDirectory:
                 with contextlib.suppress(FileNotFoundError):  # another job starts at the same time
                     other.rename(self.folder / f"{_REMOVED}{uuid.uuid4().hex}")
             (self.folder / job).mkdir()
+        self._job = job
         for removed in self.folder.glob(f"{_REMOVED}*"):
             shutil.rmtree(removed, ignore_errors=True)
         return job

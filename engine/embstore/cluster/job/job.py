@@ -100,8 +100,8 @@ class Job:
         job = ""
         self._checkpoints: TrainingDirectory | None = None
         if path is not None:
-            job = TrainingDirectory(path).take_over()
-            self._checkpoints = TrainingDirectory(path, job, keep_count)
+            self._checkpoints = TrainingDirectory(path, keep=keep_count)
+            job = self._checkpoints.take_over()
         self._made_in = _core.fork_generation()
         # On the caller's node: the actor needs nothing of another node, and ends with the caller.
         here = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
