@@ -147,14 +147,14 @@ class Table {
 
   // Like apply_gradients(), with ids and gradients in the memory of device(); see lookup_on_device(). Errors
   // occur when the stream gets there: then no row has changed, but the apply is counted, and the next call
-  // throws the error. `conditions`: what only the device knows of the batch.
+  // throws the error. `gradients`: a row for each id. `conditions`: what only the device knows of the batch.
   void apply_on_device(const IdsOnDevice& ids, gpu::DeviceAddress gradients,
                        std::optional<int64_t> global_step, const BatchConditions& conditions = {});
   // A batch of a variable with these partitions, in their order: each table applies its part, or none does.
   struct ApplyOnDevice {
     std::span<Table* const> partitions;
     IdsOnDevice ids;
-    gpu::DeviceAddress gradients;
+    gpu::GradientRows gradients;
     BatchConditions conditions;
   };
   // Applies batches of several variables as one step, except those that the host does. A batch that can't be

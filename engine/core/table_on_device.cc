@@ -170,6 +170,19 @@ void put_rows(const float* from, std::span<const int64_t> positions, size_t dim,
   }
 }
 
+// Returns the gradients of each id, `dim` floats.
+std::vector<float> copy_gradients(gpu::Device& device, const IdsOnDevice& ids,
+                                  const gpu::GradientRows& gradients, size_t dim) {
+  if (ids.count == 0) return {};
+  std::vector<float> rows(gradients.count * dim);
+  device.copy_to_host(rows.data(), gradients.floats, rows.size() * sizeof(float), ids.stream);
+  if (!gradients.bags) return rows;
+  const std::vector<int64_t> bags = copy_ids(device, {gradients.bags, ids.count, ids.stream});
+  std::vector<float> of_ids(bags.size() * dim);
+  take_rows(rows.data(), bags, dim, of_ids.data());
+  return of_ids;
+}
+
 // Throws if a gradient (`dim` per id) is NaN or infinite. `kept`: 0 leaves the id out; empty: all are kept.
 void check_finite(std::span<const float> gradients, size_t dim, std::span<const int64_t> kept) {
   for (size_t at = 0; at * dim < gradients.size(); ++at) {
@@ -322,7 +335,7 @@ void Table::read_missing(const DeviceLookUp::Missing& missing, LookUpPurpose pur
 void Table::apply_on_device(const IdsOnDevice& ids, gpu::DeviceAddress gradients,
                             std::optional<int64_t> global_step, const BatchConditions& conditions) {
   Table* const only = this;
-  const ApplyOnDevice batch{{&only, 1}, ids, gradients, conditions};
+  const ApplyOnDevice batch{{&only, 1}, ids, {gradients, ids.count}, conditions};
   apply_on_device({&batch, 1}, global_step);
 }
 
@@ -357,9 +370,7 @@ void Table::apply_by_host(const ApplyOnDevice& batch, std::optional<int64_t> glo
       if (left_out != 0) return leave_out();
     }
     on_host = copy_ids(device, ids);
-    rows.resize(on_host.size() * dim);
-    if (!rows.empty())
-      device.copy_to_host(rows.data(), batch.gradients, rows.size() * sizeof(float), ids.stream);
+    rows = copy_gradients(device, ids, batch.gradients, dim);
     std::vector<int64_t> kept;
     if (conditions.kept && ids.count != 0) {
       kept.resize(ids.count);

@@ -225,10 +225,11 @@ def lookup_on_device(
 ) -> None: ...
 
 # Puts the updates of one step on a stream. A batch: partitions; the address of ids, their number;
-# the address of gradients; the addresses (0 for none) of the int64 arrays kept and refused, the
-# reasons, and the address of left_out, as of refused; see core/update/batch_conditions.h.
+# the address of gradients, their number of rows, and the address (0 for none) of the int64 row of
+# each id; the addresses of the int64 arrays kept and refused (0 for none), the reasons, and the
+# address of left_out, as of refused; see core/update/batch_conditions.h.
 def apply_on_device(
-    batches: list[tuple[list[Table], int, int, int, int, int, list[str], int]],
+    batches: list[tuple[list[Table], int, int, int, int, int, int, int, list[str], int]],
     stream: int,
     global_step: int | None = None,
 ) -> None: ...

@@ -186,6 +186,39 @@ def ids_that_the_gpu_leaves_out_are_not_trained(caller: Caller) -> None:
         assert_same(var.export(), plain.export())
 
 
+def ids_of_a_bag_share_its_gradient(caller: Caller) -> None:
+    if not caller.on_device:
+        return
+    plain = caller.make_variable(name="plain", optimizer=es.optimizers.Adam(0.1))
+    var = caller.make(optimizer=es.optimizers.Adam(0.1), times=2)
+    random = np.random.default_rng(5)
+
+    def apply(ids: Any, grads: Any, bags: Any, kept: Any) -> None:
+        conditions = BatchConditions(caller.ids(kept))
+        on_device = es.DeviceArray(grads, device=GPU)
+        step = ApplyStep.of(var, caller.ids(ids), on_device, conditions, caller.ids(bags))
+        apply_together([step], None)
+        var.synchronize()
+
+    for bag_count, id_count in ((1, 30), (7, 30), (30, 30), (50, 30), (3, 0)):
+        ids = random.integers(0, 40, id_count)
+        bags = np.sort(random.integers(0, bag_count, id_count))
+        grads = random.standard_normal((bag_count, DIM)).astype(np.float32)
+        grads[np.setdiff1d(np.arange(bag_count), bags)] = np.nan  # trains no row
+        kept = random.integers(0, 3, id_count)
+        apply(ids, grads, bags, kept)
+        plain.apply_gradients(ids[kept != 0], grads[bags[kept != 0]])
+        var.drain()
+        assert_same(var.export(), plain.export())
+    grads = np.ones((3, DIM), np.float32)
+    grads[1, 2] = np.inf
+    with pytest.raises(InvalidArgumentError, match=r"grads must be finite, .* ids\[3\]"):
+        apply([1, 2, 3, 4, 5], grads, [0, 0, 1, 1, 2], [1, 1, 0, 1, 1])
+    assert_same(var.export(), plain.export())
+    with pytest.raises(InvalidArgumentError, match=r"bags must be int64 of shape \(2,\)"):
+        apply([1, 2], grads, [0], [1, 1])
+
+
 def batches_that_the_gpu_leaves_out_count_and_change_nothing(caller: Caller) -> None:
     if not caller.on_device:
         return
@@ -297,6 +330,7 @@ CASES = [
     the_last_look_up_of_a_key_in_a_batch_ranks_it,
     a_key_that_is_missed_is_read_below_once_however_often_it_occurs,
     ids_that_the_gpu_leaves_out_are_not_trained,
+    ids_of_a_bag_share_its_gradient,
     batches_that_the_gpu_leaves_out_count_and_change_nothing,
     a_batch_with_a_gradient_that_is_not_finite_changes_nothing,
     an_empty_batch_changes_nothing_but_the_count_of_applies,

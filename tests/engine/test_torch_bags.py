@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from engine_storage import GPU, MakeVariable
+from exports import assert_same
 
 import embstore as es
 from embstore.errors import InvalidArgumentError
+from embstore.gpu.batches import BatchConditions
+from embstore.gpu.steps import ApplyStep, apply_together
 
 torch = pytest.importorskip("torch")
 
+from embstore.torch import rows  # noqa: E402
 from embstore.torch.bags import Bags  # noqa: E402
 
 KEYS, DIM = 20, 5
@@ -148,50 +155,75 @@ def test_rows_of_a_bag_are_added_in_their_order(partitions: int, train: bool) ->
                         np.testing.assert_array_equal(layer(transposed).detach(), wanted)
 
 
+def apply_on_emulated_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has tensors on the CPU trained as tensors on the emulated GPU, which PyTorch can't use."""
+
+    def on_gpu(tensor: Any) -> Any:
+        return None if tensor is None else es.DeviceArray(tensor.detach().numpy(), device=GPU)
+
+    def step_of(
+        variable: es.EmbeddingVariable, ids: Any, grads: Any, conditions: BatchConditions, bags: Any
+    ) -> ApplyStep:
+        conditions = dataclasses.replace(conditions, keep_mask=on_gpu(conditions.keep_mask))
+        return ApplyStep.of(variable, on_gpu(ids), on_gpu(grads), conditions, on_gpu(bags))
+
+    def apply_all(updates: Any, global_step: int | None = None, skip: Any = None) -> None:
+        steps = [rows._step_on_gpu(variable, part, skip) for variable, part in updates]
+        apply_together(steps, global_step)
+
+    monkeypatch.setattr(rows, "ApplyStep", SimpleNamespace(of=step_of))
+    for module in ("lookup", "optimizer"):
+        monkeypatch.setattr(f"embstore.torch.{module}.apply_all", apply_all)
+
+
 @pytest.mark.parametrize("partitions", [1, 2])
 @pytest.mark.parametrize("gathers", [True, False])
-def test_bags_train_rows_as_one_gradient_for_each_id_would(partitions: int, gathers: bool) -> None:
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_bags_train_rows_as_one_gradient_for_each_id_would(
+    monkeypatch: pytest.MonkeyPatch,
+    make_variable: MakeVariable,
+    partitions: int,
+    gathers: bool,
+    on_gpu: bool,
+) -> None:
     random = np.random.default_rng(4)
-    rows = random.standard_normal((KEYS, DIM)).astype(np.float32)
-    adagrad = es.optimizers.Adagrad(0.1)
+    values = random.standard_normal((KEYS, DIM)).astype(np.float32)
+    storage = None
+    if on_gpu:
+        apply_on_emulated_gpu(monkeypatch)
+        # HBM has room for some of the rows.
+        storage = es.StorageOption(es.StorageType.HBM_DRAM, storage_size=[64 * 5, 1 << 20])
 
-    def made(name: str) -> es.EmbeddingVariable:
-        variable = es.get_embedding_variable(name, DIM, optimizer=adagrad, partition_num=partitions)
-        variable.put(np.arange(KEYS), rows)
-        return variable
-
-    with made("by_bags") as by_bags, made("by_ids") as by_ids:
-        optimizer = es.torch.Optimizer(by_bags) if gathers else None
-        for mode in ("sum", "mean", "sqrtn"):
-            for padding in (None, 3):
-                layer = es.torch.EmbeddingBag(by_bags, mode, padding_idx=padding)
-                # The last batch is large enough for several threads.
-                for lengths in ([0, 1, 6, 0, 9, 1, 0], [4, 4, 4], [1] * 5, [3000] * 3):
-                    ids = random.integers(0, KEYS, sum(lengths))
-                    upstream = random.standard_normal((len(lengths), DIM)).astype(np.float32)
-                    begins = np.cumsum([0, *lengths[:-1]])
-                    if len(set(lengths)) == 1:
-                        bags = layer(torch.from_numpy(ids.reshape(len(lengths), -1)))
-                    else:
-                        bags = layer(torch.from_numpy(ids), torch.from_numpy(begins))
-                    bags.backward(torch.from_numpy(upstream))
-                    if optimizer is not None:
-                        optimizer.step()
-                        optimizer.zero_grad()
-                    own = [part[part != padding] for part in np.split(ids, begins[1:])]
-                    counts = torch.tensor([len(part) for part in own])
-                    divisors = counts.clamp(min=1).float()
-                    divisors = {"sum": divisors**0, "mean": divisors, "sqrtn": divisors.sqrt()}[
-                        mode
-                    ]
-                    of_sums = upstream / divisors.numpy()[:, None]
-                    by_ids.apply_gradients(
-                        np.concatenate(own), of_sums.repeat(counts.numpy(), axis=0)
-                    )
-                    wanted, found = by_ids.export(), by_bags.export()
-                    assert found.keys() == wanted.keys()
-                    for column in wanted:
-                        np.testing.assert_equal(found[column], wanted[column])
+    by_bags, by_ids = (
+        make_variable(dim=DIM, partition_num=partitions, storage=of) for of in (storage, None)
+    )
+    for variable in (by_bags, by_ids):
+        variable.put(np.arange(KEYS), values)
+    optimizer = es.torch.Optimizer(by_bags) if gathers else None
+    for mode in ("sum", "mean", "sqrtn"):
+        for padding in (None, 3):
+            layer = es.torch.EmbeddingBag(by_bags, mode, padding_idx=padding)
+            # The last batch is large enough for several threads.
+            for lengths in ([0, 1, 6, 0, 9, 1, 0], [4, 4, 4], [1] * 5, [3000] * 3):
+                ids = random.integers(0, KEYS, sum(lengths))
+                upstream = random.standard_normal((len(lengths), DIM)).astype(np.float32)
+                begins = np.cumsum([0, *lengths[:-1]])
+                if len(set(lengths)) == 1:
+                    bags = layer(torch.from_numpy(ids.reshape(len(lengths), -1)))
+                else:
+                    bags = layer(torch.from_numpy(ids), torch.from_numpy(begins))
+                bags.backward(torch.from_numpy(upstream))
+                if optimizer is not None:
+                    optimizer.step()
+                    optimizer.zero_grad()
+                own = [part[part != padding] for part in np.split(ids, begins[1:])]
+                counts = torch.tensor([len(part) for part in own])
+                divisors = counts.clamp(min=1).float()
+                divisors = {"sum": divisors**0, "mean": divisors, "sqrtn": divisors.sqrt()}[mode]
+                of_sums = upstream / divisors.numpy()[:, None]
+                by_ids.apply_gradients(np.concatenate(own), of_sums.repeat(counts.numpy(), axis=0))
+                by_bags.drain()
+                assert_same(by_bags.export(), by_ids.export())
 
 
 def test_two_layers_train_the_bags_of_both(var: es.EmbeddingVariable, table: Any) -> None:

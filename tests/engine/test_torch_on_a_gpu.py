@@ -61,12 +61,14 @@ def test_a_warm_step_never_waits_for_the_gpu(
     variable = make_variable(name="gpu", storage=ON_GPU, dim=DIM, partition_num=partitions)
     model = es.torch.Embedding(variable, padding_idx=3)
     bags = es.torch.EmbeddingBag(variable, padding_idx=4)
-    optimizer = es.torch.Optimizer(model) if gathers else None
+    other = make_variable(name="other", storage=ON_GPU, dim=DIM, partition_num=partitions)
+    bags_alone = es.torch.EmbeddingBag(other, padding_idx=4)
+    optimizer = es.torch.Optimizer([model, other]) if gathers else None
     ids = torch.arange(50, device="cuda")
     offsets = torch.tensor([0, 20, 20], device="cuda")
 
     def step() -> None:
-        (model(ids).sum() + bags(ids, offsets).sum()).backward()
+        (model(ids).sum() + bags(ids, offsets).sum() + bags_alone(ids, offsets).sum()).backward()
         if optimizer is not None:
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
@@ -74,6 +76,7 @@ def test_a_warm_step_never_waits_for_the_gpu(
 
     step()
     variable.drain()
+    other.drain()
     for _ in range(3):
         step()
     torch.cuda.set_sync_debug_mode("error")

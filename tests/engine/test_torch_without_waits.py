@@ -29,6 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 aten = torch.ops.aten
 
 DIM = 4
+BAGS = 3  # of each look-up of bags
 
 
 class NoWaits(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -59,13 +60,20 @@ class Step:
         return torch.empty(count, dtype=torch.int64, device="meta")
 
     def of(
-        self, variable: es.EmbeddingVariable, ids: Any, grads: Any, conditions: BatchConditions
+        self,
+        variable: es.EmbeddingVariable,
+        ids: Any,
+        grads: Any,
+        conditions: BatchConditions,
+        bags: Any,
     ) -> BatchConditions:
         """Replaces `ApplyStep.of`."""
         del variable
-        assert grads.shape == (len(ids), DIM)
+        assert ids.dim() == 1
+        assert grads.shape == (len(ids) if bags is None else BAGS, DIM)
         assert grads.is_meta
         for array, shape in (
+            (bags, ids.shape),
             (conditions.keep_mask, ids.shape),
             (conditions.refusal, (1,)),
             (conditions.skip, (1,)),
@@ -141,6 +149,42 @@ def test_a_step_needs_no_value_of_a_tensor(
         assert (conditions.skip is None) == (not gathers)
     with torch.no_grad():
         bag(step.ids(), offsets)
+
+
+@pytest.mark.parametrize("padding_idx", [None, 2])
+@pytest.mark.parametrize("gathers", [False, True])
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+@pytest.mark.parametrize("shape", [(6,), (BAGS, 2), (BAGS, 0)])
+def test_a_step_of_bags_needs_no_gradient_for_each_id(
+    var: es.EmbeddingVariable,
+    step: Step,
+    padding_idx: int | None,
+    gathers: bool,
+    mode: str,
+    shape: tuple[int, ...],
+) -> None:
+    bag = es.torch.EmbeddingBag(var, mode, padding_idx=padding_idx)
+    optimizer = es.torch.Optimizer(bag) if gathers else None
+    ids = torch.empty(shape, dtype=torch.int64, device="meta")
+    offsets = torch.empty(BAGS, dtype=torch.int64, device="meta") if len(shape) == 1 else None
+    floats = 0
+
+    class Floats(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), of: Any = None) -> Any:
+            nonlocal floats
+            del types
+            out = func(*args, **(of or {}))
+            if isinstance(out, torch.Tensor) and out.is_floating_point():
+                floats = max(floats, out.numel())
+            return out
+
+    bags = bag(ids, offsets)
+    with Floats():  # type: ignore[no-untyped-call]
+        bags.backward(torch.empty_like(bags))
+        if optimizer is not None:
+            optimizer.step()
+    assert len(step.applied) == 1
+    assert floats <= BAGS * DIM
 
 
 def jagged(step: Step) -> es.torch.KeyedJaggedTensor:

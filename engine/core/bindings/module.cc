@@ -467,7 +467,7 @@ void bind_table(nb::module_& module) {
 // arrays.
 using LookUpTuple = std::tuple<std::vector<const TableHandle*>, uint64_t, size_t, uint64_t>;
 using ApplyTuple = std::tuple<std::vector<const TableHandle*>, uint64_t, size_t, uint64_t, uint64_t, uint64_t,
-                              std::vector<std::string>, uint64_t>;
+                              uint64_t, uint64_t, std::vector<std::string>, uint64_t>;
 
 std::vector<Table*> tables_of(const std::vector<const TableHandle*>& handles) {
   std::vector<Table*> tables;
@@ -492,12 +492,12 @@ void apply_on_device(const std::vector<ApplyTuple>& batches, uintptr_t stream,
   std::vector<std::vector<Table*>> tables;
   std::vector<Table::ApplyOnDevice> applies;
   size_t table_count = 0;
-  for (const auto& [partitions, ids, count, grads, kept, refused, reasons, left_out] : batches) {
+  for (const auto& [partitions, ids, count, grads, rows, bags, kept, refused, reasons, left_out] : batches) {
     tables.push_back(tables_of(partitions));
     table_count += partitions.size();
     applies.push_back({tables.back(),
                        ids_on_device(ids, count, stream),
-                       {grads},
+                       {{grads}, rows, {bags}},
                        {{kept}, {refused}, reasons, {left_out}}});
   }
   const GilReleased release;

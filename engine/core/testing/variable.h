@@ -97,7 +97,7 @@ class Variable {
                        std::optional<int64_t> global_step, const BatchConditions& conditions = {}) {
     std::optional<MutexLock> lock;
     if (partitions() > 1) lock.emplace(whole_batches_);
-    const Table::ApplyOnDevice batch{pointers_, ids, gradients, conditions};
+    const Table::ApplyOnDevice batch{pointers_, ids, {gradients, ids.count}, conditions};
     Table::apply_on_device({&batch, 1}, global_step);
   }
 

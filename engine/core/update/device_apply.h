@@ -21,6 +21,7 @@
 
 #include "gpu/device.h"
 #include "gpu/device_address.h"
+#include "gpu/kernels/gradient_sums.h"
 #include "gpu/kernels/ranks.h"
 #include "row/row_layout.h"
 #include "rules/any_step.h"
@@ -83,7 +84,7 @@ class DeviceApply final : public StepMaker<ApplyMemory> {
   };
   struct Batch {
     IdsOnDevice ids;
-    gpu::DeviceAddress gradients;  // a row for each id
+    gpu::GradientRows gradients;
     BatchConditions conditions;
     std::vector<Share> shares;  // in the order of the partitions
   };

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Protocol, TypeGuard
 
 import numpy as np
@@ -116,13 +117,21 @@ class IdsOnDevice:
             )
         return out, _address("out", out, self, shape, "float32")
 
-    def gradients(self, grads: OnDevice, dim: int) -> tuple[OnDevice, int]:
-        """Returns `grads`, or a contiguous copy, with a row of `dim` floats for each id, and its
-        address.
+    def gradients(
+        self, grads: OnDevice, dim: int, bags: OnDevice | None
+    ) -> tuple[OnDevice, tuple[int, int, int]]:
+        """Returns `grads`, or a contiguous copy, and the core's arguments: its address, its
+        number of rows, and the address of `bags` (0 for None).
+
+        grads: a row of `dim` floats for each id, or for each bag.
+        bags: int64 of the ids' shape, the number of each id's bag.
         """
         if _is_of_torch(grads):
             grads = grads.detach().contiguous()  # type: ignore[attr-defined]
-        return grads, _address("grads", grads, self, (*self.shape, dim), "float32")
+        shape = self.shape if bags is None else _described("grads", grads, "float32")[1][:1]
+        address = _address("grads", grads, self, (*shape, dim), "float32")
+        numbers = 0 if bags is None else _address("bags", bags, self, self.shape)
+        return grads, (address, prod(shape), numbers)
 
     def _new_rows(self, shape: tuple[int, ...]) -> Any:
         if _is_of_torch(self.array):

@@ -47,15 +47,17 @@ class LookUpStep:
 class ApplyStep:
     """One variable's update in a step. It keeps its arrays alive until it is put on its stream.
 
-    batch: the core's arguments: tables, the address of ids, their number, the address of `grads`,
-        the addresses of `conditions`, with its reasons before the last address.
+    batch: the core's arguments: tables, the address of ids, their number; the address of `grads`,
+        their number of rows, the address of `bags`; the addresses of `conditions`, with its reasons
+        before the last address.
     """
 
     variable: EmbeddingVariable
     ids: IdsOnDevice
     grads: OnDevice
+    bags: OnDevice | None
     conditions: BatchConditions
-    batch: tuple[list[_core.Table], int, int, int, int, int, list[str], int]
+    batch: tuple[list[_core.Table], int, int, int, int, int, int, int, list[str], int]
 
     @classmethod
     def of(
@@ -64,19 +66,22 @@ class ApplyStep:
         array: OnDevice,
         grads: OnDevice,
         conditions: BatchConditions | None = None,
+        bags: OnDevice | None = None,
     ) -> ApplyStep:
         """Returns an update. Raises InvalidArgumentError if an array doesn't fit.
 
         conditions: which part of the batch counts. A refused batch changes no row, but counts as an
             apply; the next call raises the reason.
+        bags: the number of each id's bag, int64 of the ids' shape, each less than len(grads). Then
+            `grads` has a row for each bag, which its ids share.
         """
         ids = _ids_for(variable, array)
-        grads, address = ids.gradients(grads, variable.dim)
+        grads, rows = ids.gradients(grads, variable.dim, bags)
         conditions = conditions or BatchConditions()
         keep_mask, refusal, skip = conditions.addresses(ids)
         reasons = list(conditions.reasons)
-        batch = (*_batch(variable, ids), address, keep_mask, refusal, reasons, skip)
-        return cls(variable, ids, grads, conditions, batch)
+        batch = (*_batch(variable, ids), *rows, keep_mask, refusal, reasons, skip)
+        return cls(variable, ids, grads, bags, conditions, batch)
 
 
 def look_up_together(steps: Sequence[LookUpStep], train: bool, count: bool) -> None:

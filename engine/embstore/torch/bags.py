@@ -59,6 +59,16 @@ class Bags(NamedTuple):
         """Returns the bags of ids on the CPU as `embstore.table.many` takes them."""
         return self.bag_offsets(ids).numpy(), self.padding_idx
 
+    def numbers(self, ids: Tensor) -> Tensor:
+        """Returns the number of each id's bag, int64 of the ids' shape."""
+        if self.offsets is None:
+            return torch.arange(ids.shape[0], device=ids.device).unsqueeze(1).expand(ids.shape)
+        return torch.repeat_interleave(self._lengths(ids), output_size=ids.shape[0])
+
+    def keep_mask(self, ids: Tensor) -> Tensor | None:
+        """Returns which ids aren't padding, bool of the ids' shape; None without a padding_idx."""
+        return None if self.padding_idx is None else ids != self.padding_idx
+
     def combine(self, ids: Tensor, rows: Tensor) -> Tensor:
         """Combines rows of shape ids.shape + (dim,) into bags of shape (bags, dim)."""
         if self.weights is not None:
@@ -80,7 +90,7 @@ class Bags(NamedTuple):
             return id_grads.clone(memory_format=torch.contiguous_format)
         # The gradient of sum() is one number with strides of 0, from which index_select takes ten
         # times as long.
-        return sum_grads.contiguous().index_select(0, self._bag_numbers(ids))
+        return sum_grads.contiguous().index_select(0, self.numbers(ids))
 
     def divide(self, ids: Tensor, sums: Tensor) -> Tensor:
         """Divides sums (bags, dim) as the mode says: the sums of rows to get the bags, or the bags'
@@ -101,9 +111,6 @@ class Bags(NamedTuple):
             return ids.new_full(ids.shape[:1], ids.shape[1])
         return self.offsets.diff(append=self.offsets.new_full((1,), ids.shape[0]))
 
-    def _bag_numbers(self, ids: Tensor) -> Tensor:
-        return torch.repeat_interleave(self._lengths(ids), output_size=ids.shape[0])
-
     def _divisors(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Returns what the sum of each bag is divided by, (bags, 1)."""
         counted = self._lengths(ids)
@@ -112,7 +119,7 @@ class Bags(NamedTuple):
             if self.offsets is None:
                 counted = counted - padding.sum(dim=1)
             else:
-                counted = counted.index_add(0, self._bag_numbers(ids), padding, alpha=-1)
+                counted = counted.index_add(0, self.numbers(ids), padding, alpha=-1)
         divisors = counted.unsqueeze(1).clamp(min=1).to(dtype)
         return divisors if self.mode == "mean" else divisors.sqrt()
 

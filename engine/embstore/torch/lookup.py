@@ -157,8 +157,6 @@ class _Lookup(torch.autograd.Function):
                 grad = bags.divide(read.ids, grad)
                 if bags.are_single_ids(read.ids):
                     bags = None
-                elif not read.ids.is_cpu:
-                    grad, bags = bags.spread_to_ids(read.ids, grad), None
             # The tensor itself, not a view: autograd may write into a tensor without other holders.
             gathering.add(
                 read.rows,
@@ -274,16 +272,15 @@ def _check_trains(rows: Rows, is_accumulated: bool, is_scaled: bool) -> None:
 def _gradient_part(
     rows: Rows, gathered: _Gathered, group: replicas.Replicas | None
 ) -> GradientPart:
-    ids = gathered.ids.reshape(-1)
+    ids, bags, keep_mask = gathered.ids, gathered.bags, None
     grads = gathered.grad.detach().reshape(-1, rows.variable.dim).to(torch.float32)
     holders = _holders(gathered)
     if rows.gathers and (holders is None or holders != _MIN_HOLDERS):
         grads = grads.clone()  # its other holders may write into it before the step
-    keep_mask, bags = None, gathered.bags
-    if bags is not None:
-        bags = bags._replace(offsets=bags.bag_offsets(gathered.ids))
-    elif gathered.padding_idx is not None:
-        keep_mask = ids != gathered.padding_idx
+    if bags is None:
+        ids = ids.reshape(-1)
+        if gathered.padding_idx is not None:
+            keep_mask = ids != gathered.padding_idx
     part = GradientPart(
         gathered.number,
         ids,

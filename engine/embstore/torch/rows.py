@@ -55,23 +55,26 @@ class GradientPart(NamedTuple):
     """Gradients of rows, one for each looked-up id, equal ids included."""
 
     number: int  # the number of the forward pass
-    ids: Tensor  # int64 (n,), on the CPU, or on the GPU that has the rows
+    # int64 (n,), with `bags` of the look-up's shape; on the CPU, or on the GPU that has the rows
+    ids: Tensor
     grads: Tensor  # float32 (n, dim); with `bags` (bags, dim)
     is_reduced: bool = True  # False: other processes' parts are missing, see replicas.py
     # On the ids' device, and possibly unknown to the host:
     keep_mask: Tensor | None = None  # bool (n,): False leaves an id out
     refusal: Tensor | None = None  # int64 (1,): a Refusal, or 0
-    # Bags whose ids share the gradient of their sum, on the CPU. They leave their padding out.
+    # Bags whose ids share the gradient of their sum. They leave their padding out, without
+    # `keep_mask`.
     bags: Bags | None = None
 
     def spread_to_ids(self) -> GradientPart:
         """Returns the part with a gradient for each id in place of each bag."""
         if self.bags is None:
             return self
-        padding = self.bags.padding_idx
+        ids = self.ids.reshape(-1)
         return self._replace(
-            grads=self.bags.spread_to_ids(self.ids, self.grads),
-            keep_mask=None if padding is None else self.ids != padding,
+            ids=ids,
+            grads=self.bags.spread_to_ids(self.ids, self.grads).reshape(-1, self.grads.shape[1]),
+            keep_mask=self.bags.keep_mask(ids),
             bags=None,
         )
 
@@ -376,7 +379,7 @@ def apply_all(
         with attempts.attempt():
             apply_bags(
                 [variable for variable, _ in on_cpu],
-                [part.ids.numpy() for _, part in on_cpu],
+                [part.ids.reshape(-1).numpy() for _, part in on_cpu],
                 [part.grads.contiguous().cpu().numpy() for _, part in on_cpu],
                 [None if part.bags is None else part.bags.for_core(part.ids) for _, part in on_cpu],
                 global_step,
@@ -388,13 +391,16 @@ def _step_on_gpu(variable: EmbeddingVariable, part: GradientPart, skip: Tensor |
     variable.internals.check_trainable()
     if skip is not None:
         skip = (skip != 0).reshape(1).long().to(part.ids.device, non_blocking=True)
+    ids, keep_mask, numbers = part.ids.reshape(-1), part.keep_mask, None
+    if part.bags is not None:
+        keep_mask, numbers = part.bags.keep_mask(ids), part.bags.numbers(part.ids).reshape(-1)
     conditions = BatchConditions(
-        None if part.keep_mask is None else part.keep_mask.long(),
+        None if keep_mask is None else keep_mask.long(),
         part.refusal,
         tuple(refusal.message(variable.name) for refusal in Refusal),
         skip,
     )
-    return ApplyStep.of(variable, part.ids, part.grads.to(part.ids.device), conditions)
+    return ApplyStep.of(variable, ids, part.grads.to(ids.device), conditions, numbers)
 
 
 _making = threading.Lock()

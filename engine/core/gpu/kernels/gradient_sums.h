@@ -13,15 +13,25 @@ namespace embstore::gpu {
 // An id that occurs more often than this is a long run.
 inline constexpr uint32_t kLongRun = 64;
 
+// The gradients of a batch in device memory: for each id, or for each bag of ids that share a gradient, a row
+// of floats.
+struct GradientRows {
+  DeviceAddress floats;
+  uint64_t count;  // of rows
+  // int64: the number of each id's row; no address: row i is that of the batch's id i.
+  DeviceAddress bags = {};
+};
+
 // A batch's gradients, in rows of `dim` floats, and which of them belong to each distinct id.
 struct BatchGradients {
-  Global<const float> floats;  // by position in the batch
+  Global<const float> floats;
   uint32_t dim;
   uint32_t is_float4_aligned;        // 1: four floats can be read at once
   Global<const uint32_t> positions;  // the batch's positions by distinct id, in the batch's order for each
   Global<const uint32_t> begins;     // each distinct id's begin in `positions`
   Global<const uint32_t> ends;       // each distinct id's end in `positions`
   Global<Float4> long_sums;          // the sums of long runs, at long_sum_at()
+  DeviceAddress bags;                // as in GradientRows
 };
 
 // Returns the number of units of four floats in a row of `dim`.
@@ -42,6 +52,14 @@ inline void for_each_lane(uint32_t lanes, const F& f) {
 
 // Returns the number of a unit's floats that belong to the row. The others are padding, which isn't changed.
 inline uint32_t lanes_of(uint32_t dim, uint32_t unit) { return dim - 4 * unit < 4 ? dim - 4 * unit : 4; }
+
+// Returns the row of the gradient that the i-th of `positions` has.
+inline uint32_t row_at(const BatchGradients& gradients, uint64_t i) {
+  const uint32_t position = gradients.positions[i];
+  if (!gradients.bags) return position;
+  const Global<const int64_t> bags{gradients.bags, gradients.positions.count};
+  return static_cast<uint32_t>(bags[position]);
+}
 
 inline Float4 gradient_by_four(const BatchGradients& gradients, uint64_t row, uint32_t unit) {
   return Global<const Float4>{gradients.floats.address,
@@ -81,7 +99,7 @@ inline Float4 summed_gradient(const BatchGradients& gradients, uint64_t distinct
   const uint64_t begin = gradients.begins[distinct];
   const uint64_t end = gradients.ends[distinct];
   if (end - begin > kLongRun) return gradients.long_sums[long_sum_at(gradients, begin, unit)];
-  const auto gradient = [&](uint64_t i) { return gradient_at(gradients, gradients.positions[i], unit); };
+  const auto gradient = [&](uint64_t i) { return gradient_at(gradients, row_at(gradients, i), unit); };
   return add_in_order<4>(gradient(begin), begin + 1, end, gradient);
 }
 
@@ -146,19 +164,18 @@ inline void sum_runs(const SumLongRunsArguments& arguments, Tile& tile, const Gr
       const uint64_t i = first + load * kRowsAtOnce + own_row;
       return i < end ? i : end - 1;
     };
-    uint32_t positions[kLoads];  // positions of the tile after the one in `loaded`
+    uint32_t rows[kLoads];  // those of the tile after the one in `loaded`
     Float4 loaded[kLoads];
     const auto load_tile = [&](uint64_t first) {
       EMBSTORE_UNROLL
-      for (uint32_t load = 0; load < kLoads; ++load) loaded[load] = gradient(positions[load], unit);
+      for (uint32_t load = 0; load < kLoads; ++load) loaded[load] = gradient(rows[load], unit);
       EMBSTORE_UNROLL
       for (uint32_t load = 0; load < kLoads; ++load) {
-        positions[load] = gradients.positions[index_of(first + kTileRows, load)];
+        rows[load] = row_at(gradients, index_of(first + kTileRows, load));
       }
     };
     EMBSTORE_UNROLL
-    for (uint32_t load = 0; load < kLoads; ++load)
-      positions[load] = gradients.positions[index_of(begin, load)];
+    for (uint32_t load = 0; load < kLoads; ++load) rows[load] = row_at(gradients, index_of(begin, load));
     load_tile(begin);
     float sum = 0.0f;
     for (uint64_t first = begin; first < end; first += kTileRows) {
@@ -170,9 +187,10 @@ inline void sum_runs(const SumLongRunsArguments& arguments, Tile& tile, const Gr
       sync_block();
       if (first + kTileRows < end) load_tile(first + kTileRows);
       if (thread_index() < kTileFloats) {
-        const uint64_t rows = end - first < kTileRows ? end - first : kTileRows;
+        const uint64_t tile_rows = end - first < kTileRows ? end - first : kTileRows;
         const auto at = [&](uint64_t row) -> float { return tile[row * kTileStride + thread_index()]; };
-        sum = first == begin ? add_in_order<32>(at(0), 1, rows, at) : add_in_order<32>(sum, 0, rows, at);
+        sum = first == begin ? add_in_order<32>(at(0), 1, tile_rows, at)
+                             : add_in_order<32>(sum, 0, tile_rows, at);
       }
       sync_block();
     }

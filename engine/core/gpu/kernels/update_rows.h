@@ -25,12 +25,11 @@ namespace embstore::gpu {
 template <class Step>
 struct UpdateRowsArguments {
   Global<const Step> step;  // one element
-  Global<Float4> rows;      // by slot: the weights, then the rule's slots, each block_units long
-  uint32_t block_units;
-  uint32_t row_threads;          // threads that share a row; divides the threads of a block
+  Global<Float4> rows;      // by slot: the weights, then the rule's slots, each a whole number of units long
+  uint32_t row_threads;     // threads that share a row; divides the threads of a block
+  uint32_t blocks;          // the run's number of blocks
   Global<const uint32_t> slots;  // each distinct id's slot, none twice; kNoSlot is left out
   Places places;                 // in `slots`
-  uint32_t blocks;               // the run's number of blocks
   BatchGradients gradients;
 };
 
@@ -41,14 +40,15 @@ struct RowPart {
   RowPart(const UpdateRowsArguments<Step>& step_arguments, uint64_t first, uint64_t end)
       : arguments(step_arguments),
         row_in_block(thread_index() / step_arguments.row_threads),
-        first_unit(thread_index() % step_arguments.row_threads) {
+        first_unit(thread_index() % step_arguments.row_threads),
+        block_units(units_of(step_arguments.gradients.dim)) {
     const uint64_t i = first + row_in_block;
     if (i >= end) return;
     const uint32_t slot = step_arguments.slots[i];
     if (slot == kNoSlot) return;
     exists = true;
     distinct = i;
-    weights = uint64_t{slot} * (1 + Step::kSlots) * step_arguments.block_units;
+    weights = uint64_t{slot} * (1 + Step::kSlots) * block_units;
   }
 
   template <class F>
@@ -59,7 +59,7 @@ struct RowPart {
   uint32_t lanes(uint32_t unit) const { return lanes_of(arguments.gradients.dim, unit); }
   Float4 gradient(uint32_t unit) const { return summed_gradient(arguments.gradients, distinct, unit); }
   // The index of a unit: block 0 is the weights, block 1 the first slot.
-  uint64_t at(uint32_t block, uint32_t unit) const { return weights + block * arguments.block_units + unit; }
+  uint64_t at(uint32_t block, uint32_t unit) const { return weights + block * block_units + unit; }
   Float4 load(uint32_t block, uint32_t unit) const { return arguments.rows[at(block, unit)]; }
   void store(uint32_t block, uint32_t unit, const Float4& value) const {
     arguments.rows[at(block, unit)] = value;
@@ -68,6 +68,7 @@ struct RowPart {
   const UpdateRowsArguments<Step>& arguments;
   const uint32_t row_in_block;
   const uint32_t first_unit;
+  const uint32_t block_units;
   bool exists = false;
   uint64_t distinct = 0;
   uint64_t weights = 0;

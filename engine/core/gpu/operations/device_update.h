@@ -57,7 +57,7 @@ class DeviceUpdate {
   // Updates the distinct ids of a batch. `slots` has the ids' slots, none twice, and kNoSlot for ids to leave
   // out; only those in `places` are updated. REQUIRES: sums.sum() of the batch, with these gradients.
   DeviceUpdate(Global<const uint32_t> slots, const Places& places, const GradientSums& sums,
-               DeviceAddress gradients)
+               const GradientRows& gradients)
       : slots_(slots), places_(places), gradients_(sums.gradients(gradients)) {}
 
   // `kind` says the type of the step at `step`; its values are not used.
@@ -75,11 +75,10 @@ class DeviceUpdate {
     launches.add(kernel, grid,
                  {{step, 1},
                   {rows.floats().address(), rows.floats().count() / 4},
-                  units,
                   row_threads,
+                  grid.blocks,
                   slots_,
                   places_,
-                  grid.blocks,
                   gradients_});
   }
 

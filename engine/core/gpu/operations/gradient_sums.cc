@@ -77,23 +77,24 @@ void GradientSums::sum(std::span<const Summed> batches, Stream stream) {
   launches.put(device, stream);
 }
 
-void GradientSums::add_long_sums(uint32_t ids, DeviceAddress gradients_of_batch, Launches& launches) const {
+void GradientSums::add_long_sums(uint32_t ids, const GradientRows& rows, Launches& launches) const {
   if (ids == 0) return;
   const uint64_t max_tiles = max_long_runs(ids) * (dim_ / kTileFloats + 1);
   const auto blocks = static_cast<uint32_t>(std::min<uint64_t>(max_tiles, kMaxBlocks));
   launches.add(sum_long_runs, {blocks, kMaxBlockThreads},
-               {gradients(gradients_of_batch), long_runs_.constant(), long_count_.constant(), blocks});
+               {gradients(rows), long_runs_.constant(), long_count_.constant(), blocks});
 }
 
-BatchGradients GradientSums::gradients(DeviceAddress floats) const {
-  return {.floats = {floats, positions().count * dim_},
+BatchGradients GradientSums::gradients(const GradientRows& rows) const {
+  return {.floats = {rows.floats, rows.count * dim_},
           .dim = dim_,
           // PyTorch's tensors may begin at any float.
-          .is_float4_aligned = dim_ % 4 == 0 && floats.value % sizeof(Float4) == 0,
+          .is_float4_aligned = dim_ % 4 == 0 && rows.floats.value % sizeof(Float4) == 0,
           .positions = positions(),
           .begins = begins_.constant(),
           .ends = ends_.constant(),
-          .long_sums = long_sums_.global()};
+          .long_sums = long_sums_.global(),
+          .bags = rows.bags};
 }
 
 }  // namespace embstore::gpu

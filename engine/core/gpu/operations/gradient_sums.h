@@ -48,10 +48,10 @@ class GradientSums {
     Global<uint32_t> occurrences;
     Global<uint32_t> last_positions;
   };
-  // `gradients` has a row of `dim` floats for each id. REQUIRES: sort() of the batch.
+  // `gradients` has rows of `dim` floats. REQUIRES: sort() of the batch.
   struct Summed {
     Input batch;
-    DeviceAddress gradients;
+    GradientRows gradients;
     Chosen chosen;
     Sums to;
   };
@@ -59,9 +59,9 @@ class GradientSums {
   static void sum(std::span<const Summed> batches, Stream stream);
 
   // Sums the long runs alone, for kernels that sum the other gradients themselves: see summed_gradient().
-  void add_long_sums(uint32_t ids, DeviceAddress gradients_of_batch, Launches& launches) const;
-  // The gradients as kernels take them. `floats` is the address that sum() got.
-  BatchGradients gradients(DeviceAddress floats) const;
+  void add_long_sums(uint32_t ids, const GradientRows& rows, Launches& launches) const;
+  // The gradients as kernels take them. `rows` is what sum() got.
+  BatchGradients gradients(const GradientRows& rows) const;
   // The positions of the batch that was sorted last, by distinct id, in the batch's order for each; and where
   // those of each distinct id begin and end.
   Global<const uint32_t> positions() const { return sort_.positions(); }

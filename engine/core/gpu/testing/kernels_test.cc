@@ -377,14 +377,7 @@ void check_sums(Scene& scene, const GradientScene& batch, const std::vector<uint
                 uint32_t unique_threads = kMaxBlockThreads, uint32_t sort_threads = kSortThreads) {
   const auto count = static_cast<uint32_t>(batch.ids.size());
   const DeviceArray<int64_t> ids = scene.on_device(batch.ids);
-  // PyTorch's tensors may begin at any float.
-  const uint32_t shift = scene.below(2);
-  DeviceArray<float> gradients(scene.device, shift + batch.gradients.size());
-  const DeviceAddress address = gradients.address() + shift * sizeof(float);
-  if (count > 0) {
-    scene.device.copy_to_device(address, batch.gradients.data(), batch.gradients.size() * sizeof(float),
-                                scene.stream);
-  }
+  const GradientsOnDevice gradients(scene, batch.gradients, batch.dim);
   UniqueBatch unique(scene.device, count, unique_threads);
   GradientSums sums(scene.device, count, batch.dim, sort_threads);
   make_unique(unique, ids.constant(), scene.stream);
@@ -395,7 +388,7 @@ void check_sums(Scene& scene, const GradientScene& batch, const std::vector<uint
   const DeviceArray<uint32_t> occurrences(scene.device, chosen.size());
   const DeviceArray<uint32_t> last_positions(scene.device, chosen.size());
   const GradientSums::Summed only{{&sums, &unique, count},
-                                  address,
+                                  gradients.rows(),
                                   {numbers.constant(), chosen_count.constant()},
                                   {to.global(), occurrences.global(), last_positions.global()}};
   GradientSums::sum({&only, 1}, scene.stream);
@@ -463,17 +456,12 @@ TEST(the_first_kept_gradient_that_is_not_finite_is_found) {
       if (is_kept && !std::all_of(row, row + dim, [](float value) { return std::isfinite(value); }))
         expected = i;
     }
-    const uint32_t shift = scene.below(2);
-    DeviceArray<float> on_device(scene.device, shift + gradients.size());
-    const DeviceAddress address = on_device.address() + shift * sizeof(float);
-    if (count > 0) {
-      scene.device.copy_to_device(address, gradients.data(), gradients.size() * sizeof(float), scene.stream);
-    }
+    const GradientsOnDevice on_device(scene, gradients, dim);
     const DeviceArray<int64_t> kept_on_device = scene.on_device(kept);
     const PinnedArray<uint32_t> first(scene.device, 1);
     first[0] = kAllFinite;
     Launches launches;
-    add_find_not_finite(address, count, dim, kept_on_device.constant(), first.global(), launches);
+    add_find_not_finite(on_device.rows(), count, dim, kept_on_device.constant(), first.global(), launches);
     launches.put(scene.device, scene.stream);
     scene.device.synchronise(scene.stream);
     check(first[0] == expected,
@@ -507,7 +495,7 @@ struct PartedBatch {
         kept(scene.kept(count)),
         ids(scene.on_device(batch.ids)),
         kept_on_device(scene.on_device(kept)),
-        gradients(scene.on_device(batch.gradients)),
+        gradients(scene, batch.gradients, dim),
         unique(scene.device, count, scene.block_threads()),
         sums(scene.device, count, dim, scene.block_threads()),
         found(scene.device, count, scene.block_threads()),
@@ -551,7 +539,7 @@ struct PartedBatch {
   std::vector<int64_t> kept;
   DeviceArray<int64_t> ids;
   DeviceArray<int64_t> kept_on_device;
-  DeviceArray<float> gradients;
+  GradientsOnDevice gradients;
   std::vector<const Mirror*> mirrors;
   std::optional<IdsByPartition> apart;
   UniqueBatch unique;
@@ -618,7 +606,7 @@ TEST(several_batches_at_once_give_what_each_gives_alone) {
       if (one.count == 0) continue;  // an empty batch has no bounds
       found.push_back(one.to_be_found());
       summed.push_back({sorted[i],
-                        one.gradients.address(),
+                        one.gradients.rows(),
                         {one.found.missing_places().constant(), one.found.miss_count().constant()},
                         {one.sum.global(), one.occurrences.global(), one.last_positions.global()}});
     }

@@ -2,10 +2,12 @@
 // include edge cases.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -98,6 +100,50 @@ struct Scene {
   EmulatedDevice device;
   OwnedStream stream;
   std::mt19937_64 random;
+};
+
+// The gradients of a batch in device memory; in half of the scenes they are rows of bags.
+class GradientsOnDevice {
+ public:
+  // of_ids: `dim` floats for each id.
+  GradientsOnDevice(Scene& scene, const std::vector<float>& of_ids, uint32_t dim)
+      : bags_(scene.on_device(scene.below(2) == 0 ? some_bags(scene, of_ids.size() / dim)
+                                                  : std::vector<int64_t>())),
+        row_count_((bags_.count() == 0 ? 1 : kBagsForEachId) * of_ids.size() / dim),
+        shift_(scene.below(2)),
+        floats_(scene.device, shift_ + row_count_ * dim) {
+    if (of_ids.empty()) return;
+    std::vector<float> rows = of_ids;
+    if (bags_.count() != 0) {
+      rows.assign(row_count_ * dim, std::numeric_limits<float>::quiet_NaN());  // in bags without ids
+      const std::vector<int64_t> bags = scene.on_host(bags_);
+      for (size_t i = 0; i < bags.size(); ++i) {
+        std::copy_n(&of_ids[i * dim], dim, &rows[static_cast<size_t>(bags[i]) * dim]);
+      }
+    }
+    scene.device.copy_to_device(this->rows().floats, rows.data(), rows.size() * sizeof(float), scene.stream);
+  }
+  GradientRows rows() const {
+    return {floats_.address() + shift_ * sizeof(float), row_count_,
+            bags_.count() == 0 ? DeviceAddress{} : bags_.address()};
+  }
+
+ private:
+  static constexpr size_t kBagsForEachId = 2;
+
+  // Returns the number of each id's bag, in any order; no two ids share one.
+  static std::vector<int64_t> some_bags(Scene& scene, size_t ids) {
+    std::vector<int64_t> bags(kBagsForEachId * ids);
+    std::iota(bags.begin(), bags.end(), 0);
+    std::shuffle(bags.begin(), bags.end(), scene.random);
+    bags.resize(ids);
+    return bags;
+  }
+
+  DeviceArray<int64_t> bags_;
+  size_t row_count_;
+  uint32_t shift_;  // PyTorch's tensors may begin at any float
+  DeviceArray<float> floats_;
 };
 
 // make_unique() makes one batch unique; sort() sorts the positions of its ids.

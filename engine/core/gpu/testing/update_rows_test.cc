@@ -124,19 +124,15 @@ struct UpdateScene {
     const auto count = static_cast<uint32_t>(ids.size());
     const DeviceArray<int64_t> device_ids = scene.on_device(ids);
     const DeviceArray<uint32_t> device_slots = scene.on_device(slots);
-    const uint32_t shift = scene.below(2);
-    DeviceArray<float> device_gradients(scene.device, shift + gradients.size());
-    const DeviceAddress address = device_gradients.address() + shift * sizeof(float);
-    if (count > 0)
-      scene.device.copy_to_device(address, gradients.data(), gradients.size() * sizeof(float), scene.stream);
+    const GradientsOnDevice device_gradients(scene, gradients, dim);
     UniqueBatch unique(scene.device, count, scene.block_threads());
     GradientSums sums(scene.device, count, dim, scene.block_threads());
     make_unique(unique, device_ids.constant(), scene.stream);
     sort(sums, unique, count, scene.stream);
     Launches launches;
-    sums.add_long_sums(count, address, launches);
+    sums.add_long_sums(count, device_gradients.rows(), launches);
     launches.put(scene.device, scene.stream);
-    launch({device_slots.constant(), {.end = unique.count().constant()}, sums, address}, step,
+    launch({device_slots.constant(), {.end = unique.count().constant()}, sums, device_gradients.rows()}, step,
            step_on_device.address());
     optimizer->advance(state);
     scene.device.synchronise(scene.stream);  // the arrays are freed

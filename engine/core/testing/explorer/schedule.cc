@@ -291,7 +291,7 @@ class Schedule {
         ExploredVariable& on = *part->on;
         std::fill_n(part->rows.data(), part->of.size() * kDim, 1.0f);
         part->out.copy_from(part->rows.data(), part->of.size() * kDim, part->stream);
-        batches.push_back({on.table->all(), part->on_device(), part->out.address(), {}});
+        batches.push_back({on.table->all(), part->on_device(), {part->out.address(), part->of.size()}, {}});
         part->apply = on.begin_apply(part->of, version);
         if (on.partitions() > 1) whole_batches.emplace_back(on.table->whole_batches());
       }
