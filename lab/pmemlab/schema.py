@@ -58,6 +58,7 @@ __all__ = [
 YAML_SUFFIXES: Final = (".yaml", ".yml")
 
 T = TypeVar("T")
+_MAX: Final = 1e30  # larger than any real quantity; products of the largest floats are infinite
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -197,13 +198,19 @@ Text = Annotated[str, Parsed(_one_line)]
 MaybeEmpty = Annotated[str, Must("text")]
 Texts = Annotated[tuple[str, ...], Must("a list of texts")]
 Count = Annotated[int, Must("a whole number above 0", lambda value: value > 0)]
-Number = Annotated[float, Must("a number or null")]
-Positive = Annotated[float, Must("a number above 0", lambda value: value > 0)]
+Number = Annotated[
+    float, Must(f"a number or null, {_MAX:g} at most", lambda value: abs(value) <= _MAX)
+]
+Positive = Annotated[
+    float, Must(f"a number above 0, {_MAX:g} at most", lambda value: 0 < value <= _MAX)
+]
 Seconds = Annotated[
     float,
     Must("a number of seconds above 0, a week at most", lambda value: 0 < value <= MAX_SECONDS),
 ]
-AtLeast0 = Annotated[float, Must("a number of at least 0", lambda value: value >= 0)]
+AtLeast0 = Annotated[
+    float, Must(f"a number of at least 0, {_MAX:g} at most", lambda value: 0 <= value <= _MAX)
+]
 Size = Annotated[int, Parsed(parse_size)]
 Mib = Annotated[int, Parsed(_whole_mebibytes)]
 """Bytes in whole mebibytes."""
@@ -327,8 +334,7 @@ class File:
         text = _text_of(path, error_type)
         lines: dict[str, int] = {}
         try:
-            # PyYAML's parser in C, if it was built: the one in Python takes 12 times as long.
-            loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
+            loader = _yaml_loader()(text)
             node = loader.get_single_node()
             if node is not None:
                 _number_lines(node, "", lines, set())
@@ -429,6 +435,24 @@ def _name_of(content: Any, parts: list[Any]) -> str:
             name = f"{name}.{part}" if name else str(part)
             content = content.get(part) if isinstance(content, dict) else None
     return name
+
+
+@cache
+def _yaml_loader() -> Any:
+    """Returns PyYAML's safe loader, but with YAML 1.2's rules for scalars: 2e9 is a number, which
+    PyYAML takes for text, and 2026-02-09 is text, which PyYAML takes for a date.
+    """
+    import yaml
+
+    # PyYAML's parser in C, if it was built: the one in Python takes 12 times as long.
+    loader: Any = type("_Loader", (getattr(yaml, "CSafeLoader", yaml.SafeLoader),), {})
+    loader.yaml_implicit_resolvers = {
+        first: [each for each in resolvers if not each[0].endswith(":timestamp")]
+        for first, resolvers in loader.yaml_implicit_resolvers.items()
+    }
+    number = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$")
+    loader.add_implicit_resolver("tag:yaml.org,2002:float", number, [*"-+0123456789"])
+    return loader
 
 
 def _number_lines(node: Node, name: str, lines: dict[str, int], seen: set[int]) -> None:

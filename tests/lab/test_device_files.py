@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import datetime
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -122,9 +123,10 @@ def test_units_are_converted(tmp_path: Path) -> None:
     assert device.bandwidth_mb_per_s("load", "random", 64, 2) == pytest.approx(2000)
 
 
-def test_the_source_of_an_own_measurement_needs_no_url(tmp_path: Path) -> None:
+@pytest.mark.parametrize("day", ["2026-11-22", datetime.date(2026, 11, 22)])  # quoted, or not
+def test_the_source_of_an_own_measurement_needs_no_url(tmp_path: Path, day: object) -> None:
     document = memory()
-    document["sources"]["here"] = {"title": "here", "measured": "2026-11-22", "what": "all"}
+    document["sources"]["here"] = {"title": "here", "measured": day, "what": "all"}
     source = load_device(write(tmp_path, document)).sources["here"]
     assert source.url is None
     assert source.measured == "2026-11-22"
@@ -185,7 +187,7 @@ WRONG: dict[Callable[[], Document], list[tuple[Callable[[Document], None], str]]
         (remove("capacity_gb"), "capacity_gb: is missing"),
         (put(-1, "capacity_gb"), "capacity_gb: must be a number above 0"),
         (put(1e-12, "capacity_gb"), "capacity_gb: must come to 1 byte or more"),
-        (put(1e300, "capacity_gb"), "capacity_gb: must come to 1 byte or more and less than 8 EiB"),
+        (put(1e20, "capacity_gb"), "capacity_gb: must come to 1 byte or more and less than 8 EiB"),
         (remove("media_line_bytes"), "media_line_bytes: is missing"),
         (put(64.5, "media_line_bytes"), "media_line_bytes: must be a power of two"),
         (put(3, "media_line_bytes"), "media_line_bytes: must be a power of two"),
@@ -208,8 +210,8 @@ WRONG: dict[Callable[[], Document], list[tuple[Callable[[Document], None], str]]
         (put([1, 4, 2], *POINT, "threads"), r"points\[0\].threads: must be whole numbers"),
         (put([1, 1, 2], *POINT, "threads"), r"points\[0\].threads: must be whole numbers"),
         (put([0.5, 1, 2], *POINT, "threads"), r"points\[0\].threads: must be whole numbers"),
-        (put([1, -2, 3], *POINT, "values"), r"points\[0\].values\[1\]: must be .* above 0, not -2"),
-        (put([1, 0, 3], *POINT, "values"), r"points\[0\].values\[1\]: must be .* above 0, not 0"),
+        (put([1, -2, 3], *POINT, "values"), r"points\[0\].values\[1\]: must be .* above 0, .* not -2"),
+        (put([1, 0, 3], *POINT, "values"), r"points\[0\].values\[1\]: must be .* above 0, .* not 0"),
         (put([1, "x", 3], *POINT, "values"), r"points\[0\].values\[1\]: must be .* not 'x'"),
         (
             put([1, float("nan"), 3], *POINT, "values"),
@@ -219,6 +221,7 @@ WRONG: dict[Callable[[], Document], list[tuple[Callable[[Document], None], str]]
         (put(5, *POINT, "colour"), r"points\[0\].colour: is no field here"),
         (remove("idle_latency", 0, "unit"), r"idle_latency\[0\].unit: is missing"),
         (put(-5, "idle_latency", 0, "value"), r"idle_latency\[0\].value: must be a number above 0"),
+        (put(1e300, "idle_latency", 0, "value"), r"idle_latency\[0\].value: must be .* not 1e\+300"),
         (put("MB/s", "idle_latency", 0, "unit"), r"idle_latency\[0\].unit: must be one of ns"),
         (put(1, "colour"), "colour: is no field here"),
     ],

@@ -439,7 +439,8 @@ def test_an_impossible_workload_is_refused(changes: dict[str, Any], problem: str
         ({"first_tier_fractions": (0.1, 1.0)}, "--first-tier-fraction 1.0: must be between"),
         ({"middle_tier_fraction": 0.0}, "--middle-tier-fraction 0.0: must be between"),
         ({"dram_bytes": 0}, "--dram-per-machine 0: must be above 0"),
-        ({"usable_fraction": 1.1}, "--usable-fraction 1.1: must be above 0"),
+        ({"usable_fraction": 1.1}, "--usable-fraction 1.1: must be from 0.01 to 1"),
+        ({"usable_fraction": 1e-300}, "--usable-fraction 1e-300: must be from 0.01 to 1"),
         ({"max_machines": 0}, "--max-machines 0: must be 1"),
     ],
 )

@@ -115,7 +115,7 @@ def test_each_wrong_field_is_named_with_its_line(tmp_path: Path) -> None:
         ("\x00", "mine.yaml: not YAML: "),
         ("parts: &a [*a]\n", "mine.yaml:1: parts[0]: must be a mapping of fields, not [[...]]"),
         ("parts: !!python/object:x.Y {}\n", "mine.yaml:1: not YAML: could not determine"),
-        ("parts: 2026-99-99\n", "mine.yaml: not YAML: month must be in 1..12"),
+        ("parts: !!int many\n", "mine.yaml: not YAML: invalid literal for int()"),
         ("[" * 5000, "mine.yaml:1: not YAML: "),
         ("- " * 100_000, "mine.yaml:1: not YAML: "),
     ],
@@ -129,6 +129,21 @@ def test_an_error_is_one_line(tmp_path: Path, text: str, message: str) -> None:
 def test_aliases_of_aliases_are_read_without_expanding_them(tmp_path: Path) -> None:
     levels = "\n".join(f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]" for i in range(1, 30))
     assert "l0: is no field here" in refused(tmp_path, f"l0: &l0 [x]\n{levels}\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *(("2e9", 2e9), ("-1e-3", -1e-3), ("1.5E+3", 1500.0), ("2.e1", 20.0), ("1.5", 1.5)),
+        *(("7", 7), ("'2e9'", "2e9"), ("e9", "e9"), ("2e", "2e"), ("0x1e3", 0x1E3)),
+        *(("2026-02-09", "2026-02-09"), ("2026-02-09 12:00:00", "2026-02-09 12:00:00")),
+    ],
+)
+def test_numbers_and_days_are_read_as_yaml_1_2_has_them(
+    tmp_path: Path, text: str, value: object
+) -> None:
+    found = File.from_yaml(written(tmp_path, f"parts: {text}\n"), LabError).content["parts"]
+    assert (type(found), found) == (type(value), value)
 
 
 def test_a_null_field_counts_as_left_out(tmp_path: Path) -> None:

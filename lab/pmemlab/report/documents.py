@@ -30,13 +30,16 @@ from pmemlab.scenarios.metrics import Metric, MetricKind
 from pmemlab.scenarios.rows import ResultRow, RowKey, rows_by_key
 from pmemlab.schema import (
     AnyNumber,
+    AtLeast0,
     Document,
     FieldError,
     File,
     From,
     MaybeEmpty,
     Must,
+    Number,
     OneOrMore,
+    Positive,
     Text,
     Texts,
     check_characters,
@@ -67,34 +70,14 @@ class ResultsError(LabError, ValueError):
 _Kind = Annotated[MetricKind, Must(f"one of {', '.join(get_args(MetricKind))}")]
 
 
-_MAX: Final = 1e30
-"""Larger than any real quantity. matplotlib can't draw figures of the largest floats."""
-_Above0 = Annotated[
-    float, Must(f"a number above 0, {_MAX:g} at most", lambda value: 0 < value <= _MAX)
-]
-_AtLeast0 = Annotated[
-    float, Must(f"a number of at least 0, {_MAX:g} at most", lambda value: 0 <= value <= _MAX)
-]
-_Amount = Annotated[
-    float,
-    Must(f"a number of at least 0 or null, {_MAX:g} at most", lambda value: 0 <= value <= _MAX),
-]
-_Machines = Annotated[
-    float, Must(f"a number above 0 or null, {_MAX:g} at most", lambda value: 0 < value <= _MAX)
-]
-_Value = Annotated[
-    float, Must(f"a number or null, {_MAX:g} at most", lambda value: abs(value) <= _MAX)
-]
-
-
 @dataclass(frozen=True)
 class PlannedTier(Document, open=True):
     """A tier in a plan. hit_rate: the share of all lookups that this tier answers."""
 
     device: Text
-    rows: _AtLeast0
-    bytes: _AtLeast0
-    hit_rate: _AtLeast0
+    rows: AtLeast0
+    bytes: AtLeast0
+    hit_rate: AtLeast0
 
 
 @dataclass(frozen=True)
@@ -108,12 +91,12 @@ class PlanChoice(Document, context=("rank",), open=True):
     rank: int
     storage_type: Text
     tiers: OneOrMore[PlannedTier]
-    lookups_per_s: _Above0
+    lookups_per_s: Positive
     machine: MaybeEmpty = ""
-    machines: _Machines | None = None
-    step_ms: _Amount | None = None
-    usd_per_month: _Amount | None = None
-    usd_per_million_lookups: _Amount | None = None
+    machines: Positive | None = None
+    step_ms: AtLeast0 | None = None
+    usd_per_month: AtLeast0 | None = None
+    usd_per_million_lookups: AtLeast0 | None = None
     why_unpriced: MaybeEmpty = ""
 
     @property
@@ -151,10 +134,10 @@ class CheckpointArm(Document, extra=("kind",), context=("kind",), open=True):
     format: Text
     kind: _Kind
     device: MaybeEmpty | None = None
-    save_bytes_per_s: _Amount | None = None
-    cold_bytes_per_s: _Amount | None = None
-    warm_bytes_per_s: _Amount | None = None
-    stall_seconds: _Amount | None = None
+    save_bytes_per_s: AtLeast0 | None = None
+    cold_bytes_per_s: AtLeast0 | None = None
+    warm_bytes_per_s: AtLeast0 | None = None
+    stall_seconds: AtLeast0 | None = None
 
 
 @dataclass(frozen=True)
@@ -176,14 +159,14 @@ class FirstTier(Document, open=True):
         memory mode's cache.
     """
 
-    share: _Above0
-    bytes: _Above0
-    hit_rate: _AtLeast0
-    app_direct_memory_ns: _Amount | None = None
-    memory_mode_memory_ns: _Amount | None = None
-    app_direct_ids_per_s: _Amount | None = None
-    memory_mode_ids_per_s: _Amount | None = None
-    memory_mode_hit_rate: _Amount | None = None
+    share: Positive
+    bytes: Positive
+    hit_rate: AtLeast0
+    app_direct_memory_ns: AtLeast0 | None = None
+    memory_mode_memory_ns: AtLeast0 | None = None
+    app_direct_ids_per_s: AtLeast0 | None = None
+    memory_mode_ids_per_s: AtLeast0 | None = None
+    memory_mode_hit_rate: AtLeast0 | None = None
 
 
 def _ascending(first_tiers: Sequence[FirstTier]) -> tuple[FirstTier, ...]:
@@ -247,7 +230,7 @@ class _MetricLine(Document, open=True):
     facts: Annotated[Mapping[str, Any], Must("a mapping")]
     commit: Text
     time: Text
-    value: _Value | None = None
+    value: Number | None = None
     devices: Annotated[
         tuple[Annotated[str | None, Must("a device's name or null")], ...],
         Must("a list of devices' names"),

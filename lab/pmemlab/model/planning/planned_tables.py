@@ -105,14 +105,11 @@ def planned_table(
 
 
 def _rows(value: object) -> int:
-    """Parses 2000000000, or "2e9", which YAML reads as a string."""
-    try:
-        number = float(value) if isinstance(value, (int, float, str)) else math.nan
-    except ValueError:
-        number = math.nan
-    if isinstance(value, bool) or not (number >= 1 and number.is_integer()):
+    """Parses 2000000000 or 2e9."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not (is_number and value >= 1 and value % 1 == 0):
         raise FieldError(f"must be a whole number above 0, for example 2e9, not {value!r}")
-    return int(value) if isinstance(value, int) else int(number)
+    return int(value)
 
 
 def _relative_path(value: object, context: Any) -> Path:

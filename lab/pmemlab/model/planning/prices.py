@@ -32,9 +32,14 @@ _MAX_SHARES = 64  # of a device: a plan computes threads * shares times for each
 
 
 def _day(value: object) -> str:
-    if not isinstance(value, datetime.date) or isinstance(value, datetime.datetime):
+    text = str(value)
+    try:
+        is_day = datetime.date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        is_day = False
+    if not is_day:
         raise FieldError(f"must be a day as 2026-02-09, not {value!r}")
-    return value.isoformat()
+    return text
 
 
 @dataclass(frozen=True)

@@ -46,10 +46,10 @@ class Settings:
         require(is_machine_s, "--threads", self.threads, f"must be from 1 to {_MAX_THREADS}")
         require(self.max_machines >= 1, "--max-machines", self.max_machines, "must be 1 or more")
         require(
-            0 < self.usable_fraction <= 1,
+            0.01 <= self.usable_fraction <= 1,
             "--usable-fraction",
             self.usable_fraction,
-            "must be above 0 and at most 1",
+            "must be from 0.01 to 1",
         )
         for fraction in self.first_tier_fractions:
             require(0 < fraction < 1, "--first-tier-fraction", fraction, "must be between 0 and 1")
