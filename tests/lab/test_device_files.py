@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import datetime
+import re
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from pmemlab.model.devices import load_device
 from pmemlab.model.devices.curves import LoadedLatencyRow
 from pmemlab.model.devices.device_file import DeviceFile, read_device_file
 from pmemlab.model.devices.loading import _FOLDER
+from pmemlab.model.planning.tiers import device_role
 
 _CANDIDATES = [
     parent / "shared" / "data" / "devices" for parent in Path(__file__).resolve().parents
@@ -94,6 +96,15 @@ def test_a_user_s_own_file_is_loaded_by_its_path(tmp_path: Path) -> None:
     assert device.name == "mine"
     assert device.time_ns(Access.LOAD, 256, 4) == pytest.approx(256 * 4 / 6)
     assert load_device(write(tmp_path, disk())).time_ns(Access.FILE_READ, 4096, 1) > 0
+
+
+def test_the_guide_s_file_is_complete(tmp_path: Path) -> None:
+    guide = Path(__file__).parents[2] / "lab" / "docs" / "devices-and-plans.md"
+    [text] = re.findall(r"```yaml\n(name:.*?)```", guide.read_text(), re.DOTALL)
+    (tmp_path / "my-cxl.yaml").write_text(text)
+    device = load_device(tmp_path / "my-cxl.yaml")
+    assert device_role(device) == "PMEM"
+    assert device.time_ns(Access.UPDATE, 256, 4) == pytest.approx(256 * 4 / 3)
 
 
 def test_points_without_their_own_threads_use_the_curve_s(tmp_path: Path) -> None:
@@ -210,8 +221,14 @@ WRONG: dict[Callable[[], Document], list[tuple[Callable[[Document], None], str]]
         (put([1, 4, 2], *POINT, "threads"), r"points\[0\].threads: must be whole numbers"),
         (put([1, 1, 2], *POINT, "threads"), r"points\[0\].threads: must be whole numbers"),
         (put([0.5, 1, 2], *POINT, "threads"), r"points\[0\].threads: must be whole numbers"),
-        (put([1, -2, 3], *POINT, "values"), r"points\[0\].values\[1\]: must be .* above 0, .* not -2"),
-        (put([1, 0, 3], *POINT, "values"), r"points\[0\].values\[1\]: must be .* above 0, .* not 0"),
+        (
+            put([1, -2, 3], *POINT, "values"),
+            r"points\[0\].values\[1\]: must be .* above 0, .* not -2",
+        ),
+        (
+            put([1, 0, 3], *POINT, "values"),
+            r"points\[0\].values\[1\]: must be .* above 0, .* not 0",
+        ),
         (put([1, "x", 3], *POINT, "values"), r"points\[0\].values\[1\]: must be .* not 'x'"),
         (
             put([1, float("nan"), 3], *POINT, "values"),
@@ -221,7 +238,10 @@ WRONG: dict[Callable[[], Document], list[tuple[Callable[[Document], None], str]]
         (put(5, *POINT, "colour"), r"points\[0\].colour: is no field here"),
         (remove("idle_latency", 0, "unit"), r"idle_latency\[0\].unit: is missing"),
         (put(-5, "idle_latency", 0, "value"), r"idle_latency\[0\].value: must be a number above 0"),
-        (put(1e300, "idle_latency", 0, "value"), r"idle_latency\[0\].value: must be .* not 1e\+300"),
+        (
+            put(1e300, "idle_latency", 0, "value"),
+            r"idle_latency\[0\].value: must be .* not 1e\+300",
+        ),
         (put("MB/s", "idle_latency", 0, "unit"), r"idle_latency\[0\].unit: must be one of ns"),
         (put(1, "colour"), "colour: is no field here"),
     ],
