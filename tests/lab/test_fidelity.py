@@ -14,8 +14,7 @@ from pmemlab.errors import LabError
 from pmemlab.model.devices import device_names, load_device
 from pmemlab.model.devices.memory_device import MemoryDevice
 from pmemlab.model.fidelity import Row, Section, command, sections
-from pmemlab.model.fidelity.bandwidth import predict_left_out
-from pmemlab.model.fidelity.bandwidth_section import bandwidth_section
+from pmemlab.model.fidelity.bandwidth import bandwidth_section, predict_left_out
 from pmemlab.model.fidelity.page import markdown, summary
 from pmemlab.report.documents import read_folder
 

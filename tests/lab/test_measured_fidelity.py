@@ -20,10 +20,10 @@ from pmemlab.model.fidelity.measured import (
     Comparison,
     Measured,
     measured_now,
+    measured_sections,
     read_measured,
     store_measurement,
 )
-from pmemlab.model.fidelity.measured_sections import measured_sections
 from pmemlab.model.fidelity.numa_nodes import NodeTraining, compare_nodes
 from pmemlab.model.fidelity.paced_bandwidth import (
     MeasuringEffort,

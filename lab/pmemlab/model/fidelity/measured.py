@@ -1,5 +1,5 @@
-"""Results of real runs to compare predictions with. They are kept in a file, which the page shows,
-since runs take wall time and no two are the same.
+"""Results of real runs to compare predictions with, and the page's sections on them. They are kept
+in a file, since runs take wall time and no two are the same.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from pmemlab.errors import LabError
+from pmemlab.model.fidelity.rows import Row, Section
 from pmemlab.schema import AnyNumber, AtLeast0, Count, Document, File, MaybeEmpty, Text, Texts
 from pmemlab.whole_file import write_whole
 
@@ -24,12 +25,34 @@ __all__ = [
     "Measured",
     "compare_runs",
     "measured_now",
+    "measured_sections",
     "read_measured",
     "store_measurement",
 ]
 
 MEASURED_FILE = Path(__file__).parents[3] / "FIDELITY-measured.json"
 Kind = Literal["paced", "this-computer"]
+
+_TITLES: dict[Kind, str] = {
+    "paced": "Bandwidth through paced tiers",
+    "this-computer": "This computer's disk, predicted from a run in memory",
+}
+_INTROS: dict[Kind, str] = {
+    "paced": (
+        "Threads look up rows of a table whose tier is paced by a device; its file lacks all "
+        "figures of that access size and of that number of threads. The prediction is the "
+        "bandwidth that the tier gave the threads by the clock, the median of the runs. The device "
+        "is in slow motion, by the factor in the note, so that this computer's own work beside the "
+        "tier hardly counts; the bandwidth is multiplied by that factor."
+    ),
+    "this-computer": (
+        "The disk was measured by `pmemlab model measure`. A table's training with its files in "
+        "memory was recorded, and its time with the files on the disk was predicted; published is "
+        "the time that it took there. Both kinds of runs took turns, and the shortest of each "
+        "counts."
+    ),
+}
+_AIMS: dict[Kind, float] = {"paced": 10.0, "this-computer": 15.0}
 
 
 @dataclass(frozen=True)
@@ -113,3 +136,59 @@ def read_measured(path: Path) -> dict[Kind, Measured]:
         "this-computer": stored.this_computer,
     }
     return {kind: measured for kind, measured in kinds.items() if measured is not None}
+
+
+def measured_sections(path: Path) -> tuple[Section, ...]:
+    """Returns a section for each kind of result in the file; none if there is no file.
+
+    Raises LabError.
+    """
+    return tuple(_section(kind, measured) for kind, measured in read_measured(path).items())
+
+
+def _section(kind: Kind, measured: Measured) -> Section:
+    rows = tuple(
+        Row(
+            each.name,
+            each.truth,
+            each.predicted,
+            each.unit,
+            _AIMS[kind],
+            f"{each.note}; spread {each.spread_percent:.0f} % of {each.repetitions} runs",
+        )
+        for each in measured.comparisons
+    )
+    beyond = [
+        each for each, row in zip(measured.comparisons, rows, strict=True) if row.reached is False
+    ]
+    why = (_explain_by_curves, _explain_by_spread)[kind == "this-computer"]
+    return Section(
+        _TITLES[kind],
+        f"{_INTROS[kind]} Run on {measured.when}, on {measured.computer}.",
+        rows,
+        (*measured.left_out, *([why(beyond, _AIMS[kind])] if beyond else [])),
+    )
+
+
+def _explain_by_curves(beyond: Sequence[Comparison], aim_percent: float) -> str:
+    """Explains how many misses of the aim come from the interpolation, and how far the tiers are
+    off.
+    """
+    known = [(each, each.by_curve) for each in beyond if each.by_curve]
+    by_curve = [each for each, curve in known if abs(curve / each.truth - 1) * 100 > aim_percent]
+    off_curve = max((abs(each.predicted / curve - 1) for each, curve in known), default=0.0)
+    return (
+        f"Of {len(beyond)} figures beyond the aim, {len(by_curve)} are beyond it by the remaining "
+        "curve alone, without any run: neighbouring points don't show where a curve bends between "
+        "few threads, or jumps, as Optane's does at its media line of 256 bytes. The tiers' "
+        f"bandwidth differs from the remaining curve by {off_curve:.0%} at most."
+    )
+
+
+def _explain_by_spread(beyond: Sequence[Comparison], _: float) -> str:
+    spreads = " and ".join(f"{each.spread_percent:.0f} %" for each in beyond)
+    return (
+        "A prediction uses the disk's figures, measured one kind of access at a time, and this "
+        "computer's speed in the run in memory. The runs on the disk that are beyond the aim "
+        f"differed among themselves by {spreads}."
+    )

@@ -18,10 +18,9 @@ def make_sections(
     """Makes all sections, which takes a minute. on_step: called with a description of each step.
     measured: file of real runs' results; by default the file beside the page. Raises LabError.
     """
-    from pmemlab.model.fidelity.bandwidth_section import bandwidth_section
+    from pmemlab.model.fidelity.bandwidth import bandwidth_section
     from pmemlab.model.fidelity.gpus import gpu_section
-    from pmemlab.model.fidelity.measured import MEASURED_FILE
-    from pmemlab.model.fidelity.measured_sections import measured_sections
+    from pmemlab.model.fidelity.measured import MEASURED_FILE, measured_sections
     from pmemlab.model.fidelity.openembedding import openembedding_sections
 
     of_runs = measured_sections(measured or MEASURED_FILE)
