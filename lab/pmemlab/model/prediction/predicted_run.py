@@ -161,5 +161,8 @@ def _device_times_ns(
 def _number_of(caches: Sequence[es.Caches], device: es.devices.Device) -> int:
     before = es.Caches.of(device)
     if before not in caches:
-        raise LabError(f"{device.name}: what its caches have was not simulated")
+        raise LabError(
+            f"{device.name}: its caches were not simulated in the recording; give the device to "
+            "caches_before, and record again"
+        )
     return caches.index(before)
