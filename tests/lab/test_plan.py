@@ -390,7 +390,7 @@ def test_two_device_files_with_the_same_name_are_refused_but_one_file_may_serve_
 def test_a_disk_as_a_first_tier_is_refused_by_name() -> None:
     with pytest.raises(PlanError, match=r"DRAM_SSDHASH: disk .* can't be the first tier"):
         _plans(pool={"DRAM": (DISK,), "SSD": (DISK,)}, storage_types=[StorageType.DRAM_SSDHASH])
-    with pytest.raises(PlanError, match="none of the storage types can be had on disk; the first"):
+    with pytest.raises(PlanError, match="none of the storage types can be had on disk; the index"):
         _plans(pool={"SSD": (DISK,)})
 
 
@@ -515,7 +515,7 @@ def test_make_plans_gives_the_document_that_the_command_writes(tmp_path: Path) -
         ("--tables tables.yaml", "--rows: the file of --tables says it for each table"),
         ("--optimizer lion", "--optimizer lion: must be one of"),
         ("--devices flux", "flux: no device of this name"),
-        ("--devices nvme-p4510", "which a disk can't be"),
+        ("--devices nvme-p4510", "the index needs DRAM or memory mode, so name such a device too"),
         ("--machines tiny", "there is no tiny"),
         ("--dram-per-machine lots", "--dram-per-machine: 'lots' is no size"),
         ("--cpu-ns-per-lookup 0", "--cpu-ns-per-lookup 0.0: must be above 0"),

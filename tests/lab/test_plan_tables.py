@@ -267,8 +267,12 @@ def test_the_command_takes_ids_or_a_recording_of_one_table(
         ("{name: t, dim: 4, rows: 1.5, skew: 1}", "must be a whole number above 0, for example"),
         ("{name: t, dim: 0, rows: 5, skew: 1}", "dim: must be a whole number above 0"),
         ("{name: t, dim: 4, rows: 5, skew: -1}", "skew: must be a number of at least 0"),
-        ("{name: t, dim: 4, ids: none.npy}", r"none.npy: can't be read as an .npy file of ids"),
-        ("{name: t, dim: 4, ids: cut.npy}", r"cut.npy: can't be read as an .npy file of ids"),
+        ("{name: t, dim: 4, ids: none.npy}", r"none.npy: can't be read: .* No such file"),
+        ("{name: t, dim: 4, ids: cut.npy}", r"cut.npy: is no whole .npy file of ids"),
+        (
+            "{name: t, dim: 4, ids: ids.csv}",
+            r"ids.csv: is no whole .npy .*; numpy.save\(PATH, ids\)",
+        ),
         ("{name: t, dim: 4, ids: fifo.npy}", "fifo.npy: is a FIFO; give a file of ids"),
         ("{name: t, dim: 4, ids: floats.npy}", "must hold ids, which are integers, got float64"),
         ("{name: t, dim: 4, ids: empty.npy}", "ids of empty.npy: has no ids"),
@@ -280,6 +284,7 @@ def test_the_command_takes_ids_or_a_recording_of_one_table(
 )
 def test_errors_in_a_file_of_tables_are_named(entry: str, problem: str, tmp_path: Path) -> None:
     (tmp_path / "cut.npy").touch()
+    (tmp_path / "ids.csv").write_text("1\n2\n")
     os.mkfifo(tmp_path / "fifo.npy")
     np.save(tmp_path / "floats.npy", np.ones(3))
     np.save(tmp_path / "empty.npy", np.empty(0, np.int64))

@@ -160,8 +160,7 @@ def make_plans(
         device_names = ", ".join(device.name for devices in pool.values() for device in devices)
         raise PlanError(
             f"--devices: none of the storage types can be had on {device_names or 'nothing'}; the "
-            "first "
-            "tier and the index need DRAM or memory mode, which a disk can't be"
+            "index needs DRAM or memory mode, so name such a device too, for example ddr5-snc"
         )
     split: dict[tuple[float, ...], tuple[Placement, ...]] = {}
     cache = SharedCache(

@@ -27,8 +27,12 @@ def popularity_of_ids(path: Path, rows: int | None) -> CountedRows:
         raise PlanError(f"{path}: is a FIFO; give a file of ids")
     try:
         ids = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise PlanError(f"{path}: can't be read as an .npy file of ids: {error}") from error
+    except OSError as error:
+        raise PlanError(f"{path}: can't be read: {error}") from error
+    except (ValueError, EOFError) as error:  # NumPy takes any other file for a pickle
+        raise PlanError(
+            f"{path}: is no whole .npy file of ids; numpy.save(PATH, ids) writes one"
+        ) from error
     if not isinstance(ids, np.ndarray) or ids.dtype.kind not in "iu":
         got = ids.dtype if isinstance(ids, np.ndarray) else type(ids).__name__
         raise PlanError(f"{path}: must hold ids, which are integers, got {got}")
