@@ -15,7 +15,6 @@ from pmemlab.model.fidelity.openembedding import openembedding_sections
 from pmemlab.model.openembedding import prediction
 from pmemlab.model.openembedding import published as published_module
 from pmemlab.model.openembedding.accesses import CacheAccesses, TouchedRows
-from pmemlab.model.openembedding.checkpoints import Checkpoints, recovery_s
 from pmemlab.model.openembedding.fit import FitInputs, fit_step
 from pmemlab.model.openembedding.memory_times import RowTimes
 from pmemlab.model.openembedding.model import Engine, EpochModel
@@ -156,28 +155,29 @@ def test_an_engine_with_a_cache_requires_its_access_counts() -> None:
 
 
 def test_an_incremental_checkpoint_copies_each_touched_row_once_on_its_node() -> None:
-    checkpoints = Checkpoints(MODEL, minutes=20, touched=EACH_ROW_ONCE)
     steps = 20 * 60e3 / MODEL.step_ms(Engine.DRAM_PS, 4)
     a_node = steps * SETUP.workload.step_accesses / 2
     dense_s = 5e9 / 1.5e9
     expected = 1 + (dense_s + a_node * (100 + 100 + 90) / 1e9) / 1200
-    assert checkpoints.slowdown(Engine.DRAM_PS, 4) == pytest.approx(expected)
+    assert MODEL.checkpoint_slowdown(Engine.DRAM_PS, 4, 20, EACH_ROW_ONCE) == pytest.approx(
+        expected
+    )
 
 
 def test_the_pipelined_caches_own_checkpoint_costs_the_dense_weights_alone() -> None:
     for minutes in (10, 40):
-        checkpoints = Checkpoints(MODEL, minutes=minutes, touched=EACH_ROW_ONCE)
-        slowdown = checkpoints.slowdown(Engine.PMEM_OE, 16, ACCESSES)
+        asked = (Engine.PMEM_OE, 16, minutes, EACH_ROW_ONCE, ACCESSES)
+        slowdown = MODEL.checkpoint_slowdown(*asked)
         assert (slowdown - 1) * minutes * 60 == pytest.approx(5 / 1.5)
-        incremental = checkpoints.slowdown(Engine.PMEM_OE, 16, ACCESSES, incremental=True)
+        incremental = MODEL.checkpoint_slowdown(*asked, incremental=True)
         assert incremental > slowdown
 
 
 def test_recovery_scans_every_row_on_each_node() -> None:
-    assert recovery_s(MODEL, Engine.PMEM_OE) == pytest.approx(2.1 * (90 + 100))
-    assert recovery_s(MODEL, Engine.DRAM_PS) == pytest.approx(2.1 * (90 + 100 + 90) / 2)
+    assert MODEL.recovery_s(Engine.PMEM_OE) == pytest.approx(2.1 * (90 + 100))
+    assert MODEL.recovery_s(Engine.DRAM_PS) == pytest.approx(2.1 * (90 + 100 + 90) / 2)
     with pytest.raises(ValueError, match="Ori-Cache"):
-        recovery_s(MODEL, Engine.ORI_CACHE)
+        MODEL.recovery_s(Engine.ORI_CACHE)
 
 
 def test_predictions_depend_only_on_the_published_figures_that_were_fitted(

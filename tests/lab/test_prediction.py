@@ -114,7 +114,7 @@ def test_a_prediction_beyond_the_recording_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LabError, match="1 for 2 tiers"):
         predict_run(phases, caches, [slow], ran)
     other = FixedTimeDevice("other", 1e3, cpu_cache_bytes=1 << 24)
-    with pytest.raises(LabError, match="other: its caches were not .* to caches_before"):
+    with pytest.raises(LabError, match=r"other: its caches were not .* to caches_before"):
         predict_run(phases, caches, [other, None], ran)
     with pytest.raises(LabError, match="less than its phases"):
         predict_run(phases, caches, [slow, None], RanIn(1e-9, ran.thread))

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable
 
 from pmemlab.model.fidelity.rows import Row, Section
-from pmemlab.model.openembedding.checkpoints import recovery_s
 from pmemlab.model.openembedding.model import Engine
 from pmemlab.model.openembedding.prediction import Predictor, Question
 from pmemlab.model.openembedding.published import Published, load_published
@@ -116,7 +115,7 @@ def _checkpoints(predictor: Predictor, published: Published) -> Section:
                 )
             )
     rows += [
-        Row(name, published.recovery_s[key], recovery_s(predictor.model, engine), "s")
+        Row(name, published.recovery_s[key], predictor.model.recovery_s(engine), "s")
         for name, key, engine in (
             ("Recovery, PMem-OE", "pmem_oe", Engine.PMEM_OE),
             ("Recovery, DRAM-PS from PMem", "dram_from_pmem", Engine.DRAM_PS),

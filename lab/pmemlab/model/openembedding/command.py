@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.table import Table
 
 from pmemlab.model.openembedding.calibration import TRIES, find_cached_row_bytes
-from pmemlab.model.openembedding.checkpoints import recovery_s
 from pmemlab.model.openembedding.model import Engine
 from pmemlab.model.openembedding.prediction import Predictor, Question
 from pmemlab.model.openembedding.published import load_published
@@ -76,7 +75,7 @@ def _document(
         ],
         "epochs": rows,
         "recovery_s": {
-            engine.value: recovery_s(predictor.model, engine)
+            engine.value: predictor.model.recovery_s(engine)
             for engine in (Engine.DRAM_PS, Engine.PMEM_OE)
         },
     }

@@ -1,4 +1,12 @@
-"""The model of an epoch's time on each engine. README.md gives the source of each term."""
+"""The model of an epoch's time on each engine, with and without checkpoints, and of recovery.
+README.md gives the source of each term.
+
+Training stops for a checkpoint. Dense weights are written to an SSD. For an incremental checkpoint,
+one thread of each node copies each row that was touched since the last one to persistent memory: it
+looks the row up, reads it, and writes it durably before the next. PMem-OE's own checkpoint needs no
+copy: rows reach persistent memory as the cache changes, and what a checkpoint adds is hidden with
+the rest of the cache's work.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +14,7 @@ import enum
 from dataclasses import dataclass
 
 from pmemlab.model.devices import load_device
-from pmemlab.model.openembedding.accesses import CacheAccesses
+from pmemlab.model.openembedding.accesses import CacheAccesses, TouchedRows
 from pmemlab.model.openembedding.fit import FitInputs, StepFit, fit_step
 from pmemlab.model.openembedding.memory_times import RowTimes, row_times
 from pmemlab.model.openembedding.setup import Setup
@@ -40,7 +48,7 @@ class Engine(enum.Enum):
 
 @dataclass(frozen=True)
 class EpochModel:
-    """The times of steps and epochs without checkpoints.
+    """The times of steps, epochs, checkpoints and recovery.
 
     fit: in steps of DRAM-PS on 4 GPUs. dram, pmem: access times of the servers' memories.
     """
@@ -92,6 +100,50 @@ class EpochModel:
         """Returns an epoch's time relative to DRAM-PS on 4 GPUs; k GPUs do 4/k of its steps."""
         reference = self.step_ms(Engine.DRAM_PS, _REFERENCE_GPUS)
         return self.step_ms(engine, gpus, accesses) / reference * _REFERENCE_GPUS / gpus
+
+    def checkpoint_slowdown(
+        self,
+        engine: Engine,
+        gpus: int,
+        minutes: float,
+        touched: TouchedRows,
+        accesses: CacheAccesses | None = None,
+        *,
+        incremental: bool | None = None,
+    ) -> float:
+        """Returns the time with a checkpoint every `minutes` of training, relative to the time
+        without checkpoints.
+
+        touched: rows by the number of accesses. incremental: default: True except for PMem-OE.
+        """
+        if incremental is None:
+            incremental = engine is not Engine.PMEM_OE
+        workload = self.setup.workload
+        seconds = workload.dense_bytes / (self.setup.servers.ssd_write_gb_per_s * 1e9)
+        if incremental:
+            pulled = self.pulled_rows(engine, gpus, minutes, accesses)
+            touched_rows = touched.share_touched_by(pulled / workload.rows) * workload.rows
+            rows = self.dram if engine is Engine.DRAM_PS else self.pmem
+            copy_ns = self.dram.lookup_ns + rows.lone_load_ns + self.pmem.lone_store_ns
+            seconds += touched_rows / self._nodes(engine) * copy_ns / 1e9
+        return 1 + seconds / (minutes * 60)
+
+    def recovery_s(self, engine: Engine) -> float:
+        """Returns the time to recover PMem-OE or DRAM-PS from persistent memory.
+
+        One thread of each node scans all rows and puts each into an index in DRAM; DRAM-PS also
+        stores the row there.
+        """
+        if engine not in (Engine.PMEM_OE, Engine.DRAM_PS):
+            raise ValueError(f"{engine.title}: nothing is known of its recovery")
+        row_ns = self.pmem.scan_ns + self.dram.lookup_ns
+        if engine is Engine.DRAM_PS:
+            row_ns += self.dram.lone_store_ns
+        return self.setup.workload.rows * row_ns / self._nodes(engine) / 1e9
+
+    def _nodes(self, engine: Engine) -> int:
+        servers = self.setup.servers
+        return servers.dram_nodes if engine is Engine.DRAM_PS else servers.pmem_nodes
 
     def _cache_on_path_ns(self, accesses: CacheAccesses) -> float:
         """Returns Ori-Cache's nanoseconds for each row that is pulled and updated. Both move the

@@ -12,7 +12,6 @@ from pmemlab.model.openembedding.accesses import (
     count_cache_accesses,
     count_touched_rows,
 )
-from pmemlab.model.openembedding.checkpoints import Checkpoints
 from pmemlab.model.openembedding.fit import FitInputs
 from pmemlab.model.openembedding.model import Engine, EpochModel
 from pmemlab.model.openembedding.options import DEFAULT_MINUTES
@@ -75,10 +74,15 @@ class Predictor:
     def slowdown(
         self, engine: Engine, question: Question, *, incremental: bool | None = None
     ) -> float:
-        """Returns the slowdown by checkpoints; see `Checkpoints.slowdown`."""
-        checkpoints = Checkpoints(self.model, question.minutes, self._touched_rows(question))
-        accesses = self._with_cache_accesses(engine, question)
-        return checkpoints.slowdown(engine, question.gpus, accesses, incremental=incremental)
+        """Returns the slowdown by checkpoints; see `EpochModel.checkpoint_slowdown`."""
+        return self.model.checkpoint_slowdown(
+            engine,
+            question.gpus,
+            question.minutes,
+            self._touched_rows(question),
+            self._with_cache_accesses(engine, question),
+            incremental=incremental,
+        )
 
     def with_checkpoints(self, engine: Engine, question: Question) -> float:
         """Returns an epoch's time with checkpoints, relative to DRAM-PS on 4 GPUs with a checkpoint
