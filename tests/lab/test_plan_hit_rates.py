@@ -14,13 +14,12 @@ from planned_devices import DISK, DRAM
 
 import embstore as es
 from pmemlab.model.planning.accesses import step_accesses
+from pmemlab.model.planning.caches import CpuCache, direct_mapped_misses
 from pmemlab.model.planning.hit_rates import (
-    CpuCache,
     LeastFrequent,
     LeastRecent,
     characteristic_time,
 )
-from pmemlab.model.planning.memory_mode import direct_mapped_misses
 from pmemlab.model.planning.row_bytes import RowShape
 from pmemlab.model.planning.tiers import DeviceAssignment
 from pmemlab.model.planning.zipf import BoundedZipf

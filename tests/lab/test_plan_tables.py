@@ -20,13 +20,13 @@ import embstore as es
 from embstore.options import CacheStrategy
 from pmemlab.cli import main
 from pmemlab.errors import PlanError
+from pmemlab.model.planning.caches import CacheUser, SharedCache
 from pmemlab.model.planning.cpu_work import CpuWork, measure_cpu_work_of_all
 from pmemlab.model.planning.hit_rates import LeastFrequent, LeastRecent
 from pmemlab.model.planning.plan import Plan, Plans, Workload, make_plans
 from pmemlab.model.planning.planned_tables import PlannedTable, load_tables, planned_table
 from pmemlab.model.planning.popularity import CountedRows, Floats
 from pmemlab.model.planning.prices import Holding, MachineShape, Prices, PriceSource
-from pmemlab.model.planning.shared_caches import CacheUser, SharedCache
 from pmemlab.model.planning.tiers import DevicePool
 from pmemlab.model.planning.zipf import BoundedZipf
 

@@ -17,8 +17,8 @@ import numpy as np
 
 from embstore.devices import Access
 from embstore.options import TierKind
-from pmemlab.model.planning.hit_rates import CpuCache, LeastFrequent, Placement
-from pmemlab.model.planning.memory_mode import direct_mapped_misses
+from pmemlab.model.planning.caches import CpuCache, direct_mapped_misses
+from pmemlab.model.planning.hit_rates import LeastFrequent, Placement
 from pmemlab.model.planning.popularity import Floats
 from pmemlab.model.planning.row_bytes import ON_SSD, RowShape, row_bytes_in_tier
 from pmemlab.model.planning.tiers import DeviceAssignment

@@ -15,12 +15,12 @@ import numpy as np
 from pmemlab.model.planning.popularity import NEVER, Floats, Popularity
 
 __all__ = [
-    "CpuCache",
     "LeastFrequent",
     "LeastRecent",
     "Placement",
     "characteristic_time",
     "lookups_to_fill",
+    "unvisited_probability",
 ]
 
 
@@ -78,24 +78,12 @@ class LeastRecent(Placement):
         since, until = self._times[tier], self._times[tier + 1]
         return self.popularity.total(
             lambda p: (
-                function(p) * (_unvisited_probability(p, since) - _unvisited_probability(p, until))
+                function(p) * (unvisited_probability(p, since) - unvisited_probability(p, until))
             )
         )
 
 
-class CpuCache:
-    """The CPU's last-level cache in front of a tier, modelled as an LRU cache of rows."""
-
-    def __init__(self, popularity: Popularity, cache_bytes: int, row_bytes: int) -> None:
-        """cache_bytes: 0 for no cache. row_bytes: bytes of a row that a step touches."""
-        self._time = characteristic_time(popularity, cache_bytes // row_bytes)
-
-    def miss_rate(self, p: Floats) -> Floats:
-        """Returns the share of look-ups that miss the cache, for rows of probabilities p."""
-        return _unvisited_probability(p, self._time)
-
-
-def _unvisited_probability(p: Floats, time: float) -> Floats:
+def unvisited_probability(p: Floats, time: float) -> Floats:
     """Returns the chance that none of `time` look-ups asks for a row, for rows of probabilities p.
 
     With infinite `time` every row counts as looked up, even a row of probability 0.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from embstore.options import CacheStrategy, StorageType
 from pmemlab.errors import NotPublishedError, PlanError
@@ -15,6 +15,7 @@ from pmemlab.model.planning.accesses import (
     sum_steps,
     touched_bytes,
 )
+from pmemlab.model.planning.caches import CacheUser, SharedCache
 from pmemlab.model.planning.cpu_work import CpuWork
 from pmemlab.model.planning.hit_rates import LeastFrequent, LeastRecent, Placement
 from pmemlab.model.planning.planned_tables import PlannedTable
@@ -22,7 +23,6 @@ from pmemlab.model.planning.popularity import Popularity
 from pmemlab.model.planning.prices import Holding, MachineShape, Prices
 from pmemlab.model.planning.row_bytes import row_bytes_in_tier
 from pmemlab.model.planning.settings import BATCH_IDS, Settings, require
-from pmemlab.model.planning.shared_caches import CacheUser, SharedCache
 from pmemlab.model.planning.step_time import LookupTime, lookup_time
 from pmemlab.model.planning.tiers import PLANNED_TYPES, DeviceAssignment, DevicePool, placements
 
@@ -260,7 +260,7 @@ class _Candidate:
                 self._tier_bytes[tier] += math.ceil(rows[tier] * each_row[tier].tier)
             dram_bytes = sum(rows[tier] * each_row[tier].dram for tier in tiers)
             self._index_bytes += math.ceil(dram_bytes)
-        self._accesses: dict[tuple[int, int, float], StepAccesses] = {}
+        self._known_step: dict[tuple[int, int, float], StepAccesses] = {}  # the last one
 
     def best(self, prices: Prices) -> Plan | ExcludedStorage:
         """Returns the plan on the cheapest machines; without a price if none holds the devices."""
@@ -288,9 +288,8 @@ class _Candidate:
         by_bytes, fullest = self._machines_for_bytes(machine)
         machines, bound_by = machine.rented_count(by_bytes), fullest
         while True:
-            time = self._time(machines, threads, units)
-            rate = threads * 1e9 / time.total_ns
-            for_rate = self._machines_for_rate(rate, machine)
+            plan = self._plan(machines, threads, units)
+            for_rate = self._machines_for_rate(plan.lookups_per_s, machine)
             if for_rate <= machines:
                 break
             # More machines have more caches, so each may be faster.
@@ -302,9 +301,8 @@ class _Candidate:
                 machines,
             )
         price = machines * machine.usd_per_hour
-        return self._plan(
-            time,
-            threads,
+        return replace(
+            plan,
             machine=machine.name,
             machines=machines,
             bound_by=bound_by,
@@ -322,11 +320,14 @@ class _Candidate:
             if missing
             else f"no machine in {prices.path} holds {' and '.join(self._devices)} together"
         )
-        threads = self._settings.threads
-        return self._plan(self._time(1, threads, {}), threads, why_unpriced=why)
+        return replace(self._plan(1, self._settings.threads, {}), why_unpriced=why)
 
-    def _plan(self, time: LookupTime, threads: int, **rest: object) -> Plan:
-        step = next(iter(self._accesses.values()))
+    def _plan(self, machines: int, threads: int, units: Mapping[str, float]) -> Plan:
+        """Returns the plan without a price. units: of each device in a machine."""
+        # Threads on one socket don't hit in another socket's cache.
+        sockets = min(1.0, units.get(self._placed.names[0], 1.0))
+        step = self._step(machines, threads, sockets)
+        time = self._time(step, threads, units)
         tiers = tuple(
             TierPlan(
                 kind=kind.value,
@@ -350,7 +351,6 @@ class _Candidate:
             device_ns=dict(time.by_device),
             threads=threads,
             lookups_per_s=threads * 1e9 / time.total_ns,
-            **rest,  # type: ignore[arg-type]
         )
 
     def _left_out(self, why: str) -> ExcludedStorage:
@@ -358,13 +358,7 @@ class _Candidate:
             self._placed.storage_type.name, self._placed.names, self._fraction, why
         )
 
-    def _time(self, machines: int, threads: int, units: Mapping[str, float]) -> LookupTime:
-        # Threads on one socket don't hit in another socket's cache.
-        sockets = min(1.0, units.get(self._placed.names[0], 1.0))
-        case = (machines, threads, sockets)
-        if case not in self._accesses:
-            self._accesses = {case: self._step(*case)}
-        step = self._accesses[case]
+    def _time(self, step: StepAccesses, threads: int, units: Mapping[str, float]) -> LookupTime:
         gpu = self._placed.devices[0]
         # Rows in a GPU's memory cost the CPU nothing; it looks up each missing row once.
         looked_up = 1.0 if gpu.bus is None else step.missed_rows
@@ -376,6 +370,9 @@ class _Candidate:
         return lookup_time(cpu_ns, step.accesses, devices, units, threads, self._workload.batch_ids)
 
     def _step(self, machines: int, threads: int, sockets: float) -> StepAccesses:
+        case = (machines, threads, sockets)
+        if case in self._known_step:
+            return self._known_step[case]
         workload, index = self._workload, self._placed.index_device
         cpu_bytes = self._placed.devices[0].cpu_cache_bytes
         memory_bytes = 0 if index.cache is None else index.cache.size_bytes
@@ -404,7 +401,8 @@ class _Candidate:
                 strict=True,
             )
         ]
-        return sum_steps(steps, workload.shares)
+        self._known_step = {case: sum_steps(steps, workload.shares)}
+        return self._known_step[case]
 
     def _machines_for_bytes(self, machine: MachineShape) -> tuple[int, str]:
         """Returns the number of machines that give every memory and disk room, and the fullest of
