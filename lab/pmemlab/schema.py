@@ -53,6 +53,7 @@ __all__ = [
     "check_characters",
     "content_of",
     "parse_size",
+    "size_of_option",
 ]
 
 YAML_SUFFIXES: Final = (".yaml", ".yml")
@@ -78,6 +79,17 @@ def parse_size(text: object) -> int:
     if match is None:
         raise FieldError(f"{text!r} is no size: give bytes, or a number with K, M, G or T")
     return int(match[1]) * _UNITS[match[2]]
+
+
+def size_of_option(option: str, text: object, error_type: type[Exception]) -> int | None:
+    """Returns the bytes of an option's value as `parse_size` reads them; None if it wasn't given.
+
+    Raises `error_type`, which names the option.
+    """
+    try:
+        return None if text is None else parse_size(text)
+    except FieldError as problem:
+        raise error_type(f"{option}: {problem}") from None
 
 
 def check_characters(text: str, content: object) -> None:

@@ -109,7 +109,7 @@ def _tier(device: str, rows: float, hit_rate: float) -> dict[str, object]:
 
 PLAN: Final[Mapping[str, Any]] = {
     "kind": "modelled",
-    "workload": {"rows": 2_000_000_000, "dim": 64, "skew": 1.05, "lookups_per_s": 5e6},
+    "workload": {"rows": 2_000_000_000, "dim": 64, "skew": 1.05, "training": True},
     "plans": [
         {
             "storage_type": "DRAM_PMEM",

@@ -119,6 +119,12 @@ def test_a_section_without_data_is_hidden_and_named_with_its_command_at_the_end(
     assert MAKERS[anchor] in words(end)
 
 
+def test_runs_are_counted_only_on_a_page_that_has_some(sparse_pages: tuple[str, str]) -> None:
+    of_checkpoints, of_run = map(words, sparse_pages)
+    assert "1 run: 0 measured, 0 modelled from devices' published figures, 1 that say" in of_run
+    assert "that say only that something works" not in of_checkpoints
+
+
 def test_measured_paced_and_predicted_rates_look_different(page_of_throughput: str) -> None:
     part = section(page_of_throughput, "rates")
     text = words(part)
@@ -211,7 +217,7 @@ def test_predictions_beyond_their_aim_say_so_and_why(whole_page: str) -> None:
 def test_choices_with_a_price_are_drawn_and_the_others_listed(whole_page: str) -> None:
     part = section(whole_page, "prices")
     text = words(part)
-    assert "plan.json plans for rows 2,000,000,000, dim 64, skew 1.05" in text
+    assert "plan.json plans for rows 2,000,000,000, dim 64, skew 1.05, training yes." in text
     assert "3 points. The cheapest is DRAM_PMEM on ddr4-2666-x6 + optane-100-x6 for $4,100" in part
     # Two machines have 2 × 3.1 million look-ups per second.
     assert (

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from pmemlab.errors import LabError, MissingRequirementError
+from pmemlab.quantities import count_text
 from pmemlab.report.documents import Results, read_folder
 from pmemlab.report.page import Page, render_page
 from pmemlab.report.sections import SECTIONS
@@ -69,17 +70,17 @@ def _page(results: Results) -> Page:
 
 def _summary(results: Results) -> Sequence[str]:
     kinds = [row.kind for row in results.rows]
-    counts = [
-        f"{kinds.count('measured')} measured",
-        f"{kinds.count('modelled')} modelled from devices' published figures",
-        f"{kinds.count('functional-only')} that say only that something works",
-    ]
     sentences = [
-        f"{len(kinds)} results: {', '.join(counts)}. If a result appears twice, the report uses "
-        "the newest. Filled bars are measured, hatched ones modelled; each figure has its numbers "
-        "in a table below it."
+        "If a result appears twice, the report uses the newest. Filled bars are measured, hatched "
+        "ones modelled; each figure has its numbers in a table below it."
     ]
     if results.rows:
+        counts = [
+            f"{kinds.count('measured')} measured",
+            f"{kinds.count('modelled')} modelled from devices' published figures",
+            f"{kinds.count('functional-only')} that say only that something works",
+        ]
+        sentences.insert(0, f"{count_text(len(kinds), 'run')}: {', '.join(counts)}.")
         times = sorted(row.time for row in results.rows)
         commits = sorted({row.commit for row in results.rows})
         sentences.append(

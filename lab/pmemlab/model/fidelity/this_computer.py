@@ -20,9 +20,8 @@ from rich.console import Console
 import embstore as es
 from pmemlab.errors import LabError, MeasuringError
 from pmemlab.model.devices import DeviceModel, load_device
-from pmemlab.model.devices.measuring.affinity import on_cpus
 from pmemlab.model.devices.measuring.command import measure_device
-from pmemlab.model.devices.measuring.target import FolderTarget, NodeTarget, find_target
+from pmemlab.model.devices.measuring.target import FolderTarget, NodeTarget, find_target, on_cpus
 from pmemlab.model.fidelity.measured import Comparison, compare_runs
 from pmemlab.model.fidelity.numa_nodes import (
     NodeTraining,

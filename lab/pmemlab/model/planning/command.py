@@ -23,7 +23,7 @@ from pmemlab.model.planning.prices import load_prices
 from pmemlab.model.planning.settings import Settings, require
 from pmemlab.model.planning.tiers import named_devices, storage_type_by_name
 from pmemlab.results import results_console
-from pmemlab.schema import parse_size
+from pmemlab.schema import size_of_option
 from pmemlab.whole_file import check_output, write_output
 
 __all__ = ["plan"]
@@ -42,7 +42,7 @@ def plan(arguments: argparse.Namespace) -> int:
         threads=arguments.threads,
         first_tier_fractions=tuple(dict.fromkeys(arguments.first_tier_fraction)),
         middle_tier_fraction=arguments.middle_tier_fraction,
-        dram_bytes=_size(arguments.dram_per_machine),
+        dram_bytes=size_of_option("--dram-per-machine", arguments.dram_per_machine, PlanError),
         usable_fraction=arguments.usable_fraction,
         max_machines=arguments.max_machines,
     )
@@ -81,15 +81,6 @@ def _tables(arguments: argparse.Namespace) -> tuple[PlannedTable, ...]:
 def _rows(value: float) -> int:
     require(value.is_integer(), "--rows", value, "must be a whole number")
     return int(value)
-
-
-def _size(text: str | None) -> int | None:
-    if text is None:
-        return None
-    try:
-        return parse_size(text)
-    except ValueError as error:
-        raise PlanError(f"--dram-per-machine: {error}") from None
 
 
 def _cpu_work(chosen_ns: float | None, workload: Workload) -> CpuWork:

@@ -106,8 +106,11 @@ def planned_table(
 
 def _rows(value: object) -> int:
     """Parses 2000000000 or 2e9."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not (is_number and value >= 1 and value % 1 == 0):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float))
+        or not (value >= 1 and value % 1 == 0)
+    ):
         raise FieldError(f"must be a whole number above 0, for example 2e9, not {value!r}")
     return int(value)
 

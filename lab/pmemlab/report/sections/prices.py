@@ -60,7 +60,9 @@ def prices(results: Results) -> Section:
 def _argument(name: str, value: object) -> str:
     if isinstance(value, list):  # a list of tables
         return count_text(len(value), name.removesuffix("s"))
-    text = f"{value:,.15g}" if type(value) in (int, float) else str(value)
+    if isinstance(value, bool):
+        value = "yes" if value else "no"
+    text = f"{value:,.15g}" if isinstance(value, (int, float)) else str(value)
     return f"{name.replace('_', ' ')} {text}"
 
 

@@ -16,7 +16,7 @@ from pmemlab.model.devices.measuring.target import (
     last_level_cache,
 )
 from pmemlab.progress_bar import progress_bar
-from pmemlab.schema import YAML_SUFFIXES, parse_size
+from pmemlab.schema import YAML_SUFFIXES, size_of_option
 from pmemlab.whole_file import check_output, write_output
 
 __all__ = ["measure_device"]
@@ -64,8 +64,9 @@ def measure_device(
         raise MeasuringError(f"--page-cache: {what} is memory and has none")
     cache_bytes = _cache_bytes(last_level_cache, target, what)
     min_bytes = _min_size(target)
-    wanted_bytes = _size(size, "--size")
-    media_line_bytes = _size(media_line, "--media-line") or (64 if target.is_memory else 4096)
+    wanted_bytes = size_of_option("--size", size, MeasuringError)
+    media_line_bytes = size_of_option("--media-line", media_line, MeasuringError)
+    media_line_bytes = media_line_bytes or (64 if target.is_memory else 4096)
     if not MEDIA_LINE.holds(media_line_bytes):
         raise MeasuringError(f"--media-line {media_line}: must be {MEDIA_LINE.what}")
     if wanted_bytes is not None and wanted_bytes < min_bytes:
@@ -125,7 +126,7 @@ def _measure(target: Target, size_bytes: int, seconds: float, page_cache: bool) 
 
 def _cache_bytes(option: str | int | None, target: Target, target_name: str) -> int:
     """Returns the size of the last-level cache in front of a memory; 0 for a disk."""
-    size = _size(option, "--last-level-cache")
+    size = size_of_option("--last-level-cache", option, MeasuringError)
     if size is None:
         return last_level_cache() if target.is_memory else 0
     if not target.is_memory:
@@ -159,15 +160,6 @@ def _is_unicode(text: str) -> bool:
     command line that aren't UTF-8.
     """
     return all(not 0xD800 <= ord(character) < 0xE000 for character in text)
-
-
-def _size(text: str | int | None, option: str) -> int | None:
-    if text is None:
-        return None
-    try:
-        return parse_size(text)
-    except ValueError as error:
-        raise MeasuringError(f"{option}: {error}") from None
 
 
 def _title(target: Target) -> str:

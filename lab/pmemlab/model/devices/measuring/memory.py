@@ -10,9 +10,8 @@ from embstore.bench._yardsticks import MemoryOperation, MemoryYardstick
 from embstore.errors import EmbStoreError, MissingDeviceError
 from pmemlab.errors import MeasuringError
 from pmemlab.model.devices.device_file import Curve
-from pmemlab.model.devices.measuring.affinity import on_cpus
 from pmemlab.model.devices.measuring.figures import Advance, Figures, median_rate, rounds_text
-from pmemlab.model.devices.measuring.target import FolderTarget, NodeTarget
+from pmemlab.model.devices.measuring.target import FolderTarget, NodeTarget, on_cpus
 
 __all__ = [
     "MEMORY_SIZES",

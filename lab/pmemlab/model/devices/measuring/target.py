@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -20,6 +22,7 @@ __all__ = [
     "find_target",
     "last_level_cache",
     "node_names",
+    "on_cpus",
 ]
 
 _NODES = Path("/sys/devices/system/node")
@@ -121,6 +124,17 @@ def _nearest_cpus(node: int) -> frozenset[int]:
         if cpus := cpus_of(other):
             return frozenset(cpus)
     return allowed
+
+
+@contextmanager
+def on_cpus(cpus: Iterable[int]) -> Iterator[None]:
+    """Restricts this thread, and threads and processes that it starts, to these CPUs."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cpus)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def last_level_cache() -> int:
