@@ -30,6 +30,7 @@ from pmemlab.model.planning.cpu_work import CpuWork, measure_cpu_work
 from pmemlab.model.planning.hit_rates import LeastFrequent, LeastRecent
 from pmemlab.model.planning.plan import Plans, Workload, make_plans
 from pmemlab.model.planning.planned_tables import planned_table
+from pmemlab.model.planning.popularity import BoundedZipf
 from pmemlab.model.planning.presentation import plans_document
 from pmemlab.model.planning.prices import Holding, MachineShape, Prices, PriceSource, load_prices
 from pmemlab.model.planning.row_bytes import RowShape
@@ -41,7 +42,6 @@ from pmemlab.model.planning.tiers import (
     named_devices,
     storage_type_by_name,
 )
-from pmemlab.model.planning.zipf import BoundedZipf
 
 GB = 10**9
 SOURCE = PriceSource("a test", "none", "2026-01-01")

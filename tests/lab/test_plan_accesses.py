@@ -12,10 +12,9 @@ import embstore as es
 from embstore.devices import Access
 from pmemlab.model.planning.accesses import StepAccesses, step_accesses
 from pmemlab.model.planning.hit_rates import LeastFrequent
-from pmemlab.model.planning.popularity import Floats
+from pmemlab.model.planning.popularity import BoundedZipf, Floats
 from pmemlab.model.planning.row_bytes import RowShape
 from pmemlab.model.planning.tiers import DeviceAssignment
-from pmemlab.model.planning.zipf import BoundedZipf
 
 ROWS, FIRST_ROWS, SKEW = 20_000, 2_000, 1.05
 SHAPE, HEADER_BYTES = RowShape(dim=16, slots=1), 48

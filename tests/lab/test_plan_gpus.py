@@ -12,11 +12,11 @@ from pmemlab.model.planning.cpu_work import CpuWork
 from pmemlab.model.planning.hit_rates import LeastFrequent, LeastRecent
 from pmemlab.model.planning.plan import Workload, make_plans
 from pmemlab.model.planning.planned_tables import planned_table
+from pmemlab.model.planning.popularity import BoundedZipf
 from pmemlab.model.planning.prices import load_prices
 from pmemlab.model.planning.row_bytes import RowShape
 from pmemlab.model.planning.settings import Settings
 from pmemlab.model.planning.tiers import PLANNED_TYPES, named_devices, placements
-from pmemlab.model.planning.zipf import BoundedZipf
 
 ROWS = 1_000_000
 SHAPE = RowShape(dim=16, slots=1)

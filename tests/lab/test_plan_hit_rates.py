@@ -20,9 +20,9 @@ from pmemlab.model.planning.hit_rates import (
     LeastRecent,
     characteristic_time,
 )
+from pmemlab.model.planning.popularity import BoundedZipf
 from pmemlab.model.planning.row_bytes import RowShape
 from pmemlab.model.planning.tiers import DeviceAssignment
-from pmemlab.model.planning.zipf import BoundedZipf
 
 SKEWS = st.floats(0, 2, allow_nan=False)
 SMALL = st.integers(1, 60_000)

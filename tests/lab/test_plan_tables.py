@@ -25,10 +25,9 @@ from pmemlab.model.planning.cpu_work import CpuWork, measure_cpu_work_of_all
 from pmemlab.model.planning.hit_rates import LeastFrequent, LeastRecent
 from pmemlab.model.planning.plan import Plan, Plans, Workload, make_plans
 from pmemlab.model.planning.planned_tables import PlannedTable, load_tables, planned_table
-from pmemlab.model.planning.popularity import CountedRows, Floats
+from pmemlab.model.planning.popularity import BoundedZipf, CountedRows, Floats
 from pmemlab.model.planning.prices import Holding, MachineShape, Prices, PriceSource
 from pmemlab.model.planning.tiers import DevicePool
-from pmemlab.model.planning.zipf import BoundedZipf
 
 CPU = CpuWork(60.0, 370.0, "given")
 POOL: DevicePool = {"DRAM": (DRAM, MEMORY_MODE), "PMEM": (PMEM,), "SSD": (DISK,)}

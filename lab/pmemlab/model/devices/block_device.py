@@ -21,7 +21,7 @@ from embstore.devices import Access
 from pmemlab.errors import LabError, NotPublishedError
 from pmemlab.model.devices.curves import BandwidthCurve
 from pmemlab.model.devices.device_file import Curve
-from pmemlab.model.devices.single_file_device import SingleFileDevice
+from pmemlab.model.devices.model import SingleFileDevice
 
 __all__ = ["BlockDevice"]
 

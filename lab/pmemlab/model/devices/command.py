@@ -11,8 +11,7 @@ from pmemlab.model.devices.curves import BandwidthCurve, LoadedLatencyCurve
 from pmemlab.model.devices.device_file import Curve, DeviceFile
 from pmemlab.model.devices.loading import device_names, load_device
 from pmemlab.model.devices.memory_mode import MemoryModeDevice
-from pmemlab.model.devices.model import DeviceModel
-from pmemlab.model.devices.single_file_device import SingleFileDevice
+from pmemlab.model.devices.model import DeviceModel, SingleFileDevice
 
 __all__ = ["print_device", "print_devices"]
 

@@ -16,8 +16,7 @@ from functools import cached_property
 from embstore.devices import Access
 from pmemlab.errors import LabError
 from pmemlab.model.devices.device_file import DeviceFile
-from pmemlab.model.devices.model import EngineConcurrency
-from pmemlab.model.devices.single_file_device import SingleFileDevice
+from pmemlab.model.devices.model import EngineConcurrency, SingleFileDevice
 
 __all__ = ["GpuBus", "GpuDevice"]
 

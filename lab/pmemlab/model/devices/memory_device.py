@@ -21,8 +21,7 @@ from embstore.devices import Access
 from pmemlab.errors import NotPublishedError
 from pmemlab.model.devices.curves import LoadedLatencyCurve
 from pmemlab.model.devices.device_file import Curve, DeviceFile
-from pmemlab.model.devices.model import LINE_BYTES, EngineConcurrency
-from pmemlab.model.devices.single_file_device import SingleFileDevice
+from pmemlab.model.devices.model import LINE_BYTES, EngineConcurrency, SingleFileDevice
 
 __all__ = ["MemoryDevice"]
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from embstore.devices import Access
-from pmemlab.errors import LabError
-from pmemlab.model.devices.device_file import Kind, Source
+from pmemlab.errors import LabError, NotPublishedError
+from pmemlab.model.devices.device_file import DeviceFile, Kind, Source
 
-__all__ = ["LINE_BYTES", "DeviceModel", "EngineConcurrency", "MemoryCache"]
+__all__ = ["LINE_BYTES", "DeviceModel", "EngineConcurrency", "MemoryCache", "SingleFileDevice"]
 
 LINE_BYTES = 64
 _MAX_KNOWN_TIMES = 10_000
@@ -130,6 +130,31 @@ class DeviceModel(ABC):
     @abstractmethod
     def latency_ns(self, operation: str, pattern: str) -> float:
         """Returns the latency of one access to an idle device. Raises NotPublishedError."""
+
+
+class SingleFileDevice(DeviceModel):
+    """The common base of memories, disks and GPUs: all figures are in one file, `file`."""
+
+    def __init__(self, file: DeviceFile, concurrency: EngineConcurrency) -> None:
+        self.name = file.name
+        self.title = file.title
+        self.kind = file.kind
+        self.capacity_bytes = file.capacity_bytes
+        self.media_line_bytes = file.media_line_bytes
+        self.notes = file.notes
+        self.sources = file.sources
+        self.file = file
+        self._concurrency = concurrency
+
+    def _unpublished(self, operation: str, pattern: str) -> NotPublishedError:
+        return NotPublishedError(f"{self.name}: no {pattern} {operation} in {self.file.path}")
+
+    def latency_ns(self, operation: str, pattern: str) -> float:
+        if (operation, pattern) in self.file.idle_latency:
+            return self.file.idle_latency[operation, pattern]
+        raise NotPublishedError(
+            f"{self.name}: no idle latency of a {pattern} {operation} in {self.file.path}"
+        )
 
 
 @dataclass(frozen=True)

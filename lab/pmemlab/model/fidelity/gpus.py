@@ -20,10 +20,10 @@ from pmemlab.model.planning.accesses import (
     step_accesses,
 )
 from pmemlab.model.planning.hit_rates import LeastFrequent
+from pmemlab.model.planning.popularity import BoundedZipf
 from pmemlab.model.planning.row_bytes import RowShape
 from pmemlab.model.planning.step_time import lookup_time
 from pmemlab.model.planning.tiers import named_devices, placements
-from pmemlab.model.planning.zipf import BoundedZipf
 
 __all__ = ["gpu_section"]
 

@@ -10,10 +10,9 @@ from typing import Annotated, Any
 from embstore.optimizers import Optimizer
 from embstore.table.making import MAX_DIM
 from pmemlab.errors import PlanError
-from pmemlab.model.planning.popularity import Popularity
+from pmemlab.model.planning.popularity import BoundedZipf, Popularity
 from pmemlab.model.planning.popularity_files import popularity_of_ids, recorded_table
 from pmemlab.model.planning.row_bytes import RowShape, optimizer_by_name
-from pmemlab.model.planning.zipf import BoundedZipf
 from pmemlab.schema import (
     AtLeast0,
     Count,
