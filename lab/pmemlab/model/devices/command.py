@@ -89,11 +89,14 @@ def _bandwidth_table(curve: Curve, bandwidth: BandwidthCurve, kind: str) -> Tabl
     if len(counts) > _SHOWN_THREADS:  # as many as fit on a screen, with the first and the last
         step = (len(counts) - 1) / (_SHOWN_THREADS - 1)
         counts = sorted({counts[round(i * step)] for i in range(_SHOWN_THREADS)})
-    counted = "threads" if kind == "memory" else "requests in flight"
+    counted = "threads" if kind == "memory" else "in flight"
     table = Table(
         Column("bytes", justify="right"),
-        *(Column(str(count), justify="right") for count in counts),
-        title=f"{pattern} {operation}, MB/s by {counted}",
+        *(
+            Column(f"{count} {counted}" if i == 0 else str(count), justify="right")
+            for i, count in enumerate(counts)
+        ),
+        title=f"{pattern} {operation}, MB/s",
         title_justify="left",
         box=None,
     )
