@@ -281,9 +281,7 @@ def test_features_of_torchrec_that_come_twice_are_refused(make_variable: MakeVar
 
         def __init__(self) -> None:
             self.keys = lambda: ["a", "a"]
-            self.values = self.lengths = lambda: torch.ones(2, dtype=torch.int64)
-            self.offset_per_key = lambda: [0, 1, 2]
-            self.weights_or_none = lambda: None
+            self.to_dict = dict
 
     collection = es.torch.EmbeddingBagCollection({"a": es.torch.EmbeddingBag(make_variable(dim=3))})
     with pytest.raises(InvalidArgumentError, match="keys must differ, got 'a' more than once"):

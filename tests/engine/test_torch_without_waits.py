@@ -121,6 +121,7 @@ def test_a_step_needs_no_value_of_a_tensor(
     layer = es.torch.Embedding(var, padding_idx=padding_idx)
     bag = es.torch.EmbeddingBag(var, padding_idx=padding_idx)
     collection = es.torch.EmbeddingBagCollection({"a": bag, "b": bag})
+    sequences = es.torch.EmbeddingCollection({"a": layer, "b": layer})
     optimizer = es.torch.Optimizer(layer) if gathers else None
     offsets = torch.empty(3, dtype=torch.int64, device="meta")
     for _ in range(2):
@@ -129,9 +130,10 @@ def test_a_step_needs_no_value_of_a_tensor(
             + bag(step.ids(), offsets).sum()
             + bag(step.ids().view(2, 3)).sum()
             + collection(jagged(step)).values().sum()
+            + sequences(jagged(step))["b"].to_padded_dense(4).sum()
         ).backward()
         if optimizer is not None:
-            assert gradient_of(layer.rows).shape == (24, DIM)
+            assert gradient_of(layer.rows).shape == (28, DIM)
             for _ in range(2):
                 torch.nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
                 torch.nn.utils.clip_grad_value_(layer.parameters(), 1.0)

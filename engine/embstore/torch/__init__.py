@@ -20,7 +20,8 @@ variable; variables that were trained before it stay trained. A gradient that is
 an error, because the update could not be undone; on a GPU the variable's next call raises it.
 Scaled losses are refused and gradients can't be clipped: both need `Optimizer`.
 
-`EmbeddingBagCollection` looks up the bags of several features by one call, with TorchRec's names.
+`EmbeddingBagCollection` looks up the bags of several features by one call, with TorchRec's names,
+and `EmbeddingCollection` the rows of their sequences.
 
 A module has one parameter, `rows`, which stands for the variable: `Rows` of shape (0, dim). Its
 `grad` is the gradient that `Optimizer` has gathered. Its hooks (`register_hook`) get the gradient
@@ -49,7 +50,8 @@ except ImportError as error:
 
 from embstore.torch import scaled_losses as _scaled_losses  # noqa: F401
 from embstore.torch import step_checks as _step_checks  # noqa: F401
-from embstore.torch.collection import EmbeddingBagCollection, KeyedJaggedTensor, KeyedTensor
+from embstore.torch.collection import EmbeddingBagCollection, EmbeddingCollection
+from embstore.torch.jagged import JaggedTensor, KeyedJaggedTensor, KeyedTensor
 from embstore.torch.modules import Embedding, EmbeddingBag
 from embstore.torch.optimizer import Optimizer, dense_parameters
 from embstore.torch.pretrained import from_pretrained, to_torch
@@ -59,6 +61,8 @@ __all__ = [
     "Embedding",
     "EmbeddingBag",
     "EmbeddingBagCollection",
+    "EmbeddingCollection",
+    "JaggedTensor",
     "KeyedJaggedTensor",
     "KeyedTensor",
     "Optimizer",

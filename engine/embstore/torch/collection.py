@@ -1,140 +1,128 @@
-"""Bags of several features, with TorchRec's names: one look-up and one update for all tables."""
+"""Bags and sequences of several features, with TorchRec's names: one look-up and one update for all
+tables.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate, pairwise
-from operator import index
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 import torch
 
 from embstore.errors import InvalidArgumentError
+from embstore.torch.jagged import JaggedTensor, KeyedTensor, check_distinct
 from embstore.torch.lookup import Request, lookup
-from embstore.torch.modules import EmbeddingBag, as_ids, check_runs, check_weights
+from embstore.torch.modules import (
+    Embedding,
+    EmbeddingBag,
+    as_ids,
+    as_offsets,
+    check_offsets,
+    check_runs,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["EmbeddingBagCollection", "KeyedJaggedTensor", "KeyedTensor"]
-
-_MAX_ARGUMENTS = 3  # EmbeddingBag.forward takes three
-
-BagsOfFeature: TypeAlias = "Tensor | tuple[Any, ...]"
+__all__ = ["EmbeddingBagCollection", "EmbeddingCollection"]
 
 
 class JaggedProtocol(Protocol):
-    """The methods that TorchRec's KeyedJaggedTensor and this module's share."""
+    """The methods of TorchRec's JaggedTensor and of `JaggedTensor` that a collection calls."""
 
-    def keys(self) -> Sequence[str]: ...
     def values(self) -> Tensor: ...
-    def lengths(self) -> Tensor: ...
-    def offset_per_key(self) -> Sequence[int]: ...
     def weights_or_none(self) -> Tensor | None: ...
+    def lengths(self) -> Tensor: ...
+    def offsets(self) -> Tensor: ...
 
 
-class KeyedJaggedTensor:
-    """Bags of several features in two tensors, as TorchRec's class of this name has them.
-
-    keys: the features' names.
-    values: int64 or int32 (n,), the ids of all bags, feature by feature.
-    lengths: int64 or int32 (features * bags,), the number of ids in each bag, in the same order.
-    length_per_key: the number of ids of each feature. None: computed from `lengths`; the host waits
-        for the GPU if they are there.
-    weights: floats (n,) by which the ids' rows are multiplied, for bags of mode "sum".
+class KeyedJaggedProtocol(Protocol):
+    """The methods of TorchRec's KeyedJaggedTensor and of `KeyedJaggedTensor` that a collection
+    calls.
     """
 
-    def __init__(
-        self,
-        keys: Sequence[str],
-        values: Tensor,
-        lengths: Tensor,
-        length_per_key: Sequence[int] | None = None,
-        weights: Tensor | None = None,
-    ) -> None:
-        self._keys = _checked_keys(keys)
-        self._values = as_ids("values", values)
-        self._lengths = as_ids("lengths", lengths)
-        for name, tensor in (("values", self._values), ("lengths", self._lengths)):
-            if tensor.dim() != 1:
-                raise InvalidArgumentError(f"{name} must be 1-D, got {tensor.dim()}-D")
-        features = len(self._keys)
-        if len(self._lengths) % features != 0:
+    def keys(self) -> Sequence[str]: ...
+    def to_dict(self) -> Mapping[str, JaggedProtocol]: ...
+
+
+IdsOfFeature: TypeAlias = "Tensor | tuple[Any, ...] | JaggedProtocol"
+Features: TypeAlias = "Mapping[str, IdsOfFeature] | KeyedJaggedProtocol"
+
+
+class _Collection(torch.nn.Module):
+    """Modules of several features. All tables in a GPU's memory are looked up by one step on the
+    GPU and trained by another; all other tables by one call each.
+    """
+
+    # The argument of __init__, which is an attribute as well, and the class of its modules.
+    _argument: ClassVar[str]
+    _module: ClassVar[type[Embedding | EmbeddingBag]]
+    _items: ClassVar[tuple[str, ...]]  # of the tuple by which a dict may give a feature's ids
+
+    def __init__(self, modules: Mapping[str, torch.nn.Module]) -> None:
+        super().__init__()
+        argument, wanted = self._argument, f"an embstore.torch.{self._module.__name__}"
+        if not isinstance(modules, Mapping):
             raise InvalidArgumentError(
-                f"lengths must have one for each bag of each of {features} keys, got "
-                f"{len(self._lengths)}"
+                f"{argument} must be a dict with {wanted} for each feature's name, got "
+                f"{type(modules).__name__}"
             )
-        counts = None if length_per_key is None else _checked_lengths(length_per_key)
-        # With length_per_key, lengths on a GPU aren't checked: the host would have to wait.
-        if counts is None or self._lengths.is_cpu:
-            if (self._lengths < 0).any():  # its bag would take other bags' ids
+        if not modules:
+            raise InvalidArgumentError(f"{argument} must have {wanted}, got none")
+        for name, module in modules.items():
+            if not isinstance(module, self._module):
                 raise InvalidArgumentError(
-                    f"lengths must be at least 0, got {int(self._lengths.min())}"
+                    f"{argument}[{name!r}] must be {wanted}, got {type(module).__name__}"
                 )
-            summed = self._lengths.view(features, -1).sum(dim=1).tolist()
-            counts = summed if counts is None else counts
-        else:
-            summed = counts
-        if counts != summed or len(counts) != features or sum(counts) != len(self._values):
+        self.features = list(modules)
+        self.add_module(argument, torch.nn.ModuleList(modules.values()))
+
+    def _ask(self, module: Any, *ids: Any) -> Any:
+        """Checks one feature's ids. Returns what `forward` needs to look them up."""
+        raise NotImplementedError
+
+    def _ask_jagged(self, module: Any, ids: JaggedProtocol) -> Any:
+        """Returns what `_ask` returns, for ids in a `JaggedTensor`."""
+        raise NotImplementedError
+
+    def _ask_each(self, features: Features) -> dict[str, Any]:
+        """Returns what `_ask` returns for each feature of the collection, in its order."""
+        if hasattr(features, "to_dict"):
+            check_distinct(features.keys())
+            features = features.to_dict()
+        if not isinstance(features, Mapping):
             raise InvalidArgumentError(
-                f"length_per_key must be how many of {len(self._values)} ids each of {features} "
-                f"keys has, got {counts}"
+                "features must be a dict with the ids of each feature's name, or a "
+                f"KeyedJaggedTensor, got {type(features).__name__}"
             )
-        self._offset_per_key = list(accumulate(counts, initial=0))
-        if weights is not None:
-            check_weights("weights", weights, self._values.shape, "values")
-        self._weights = weights
+        modules: Any = getattr(self, self._argument)
+        check_runs(modules[0])
+        asked = {}
+        for name, module in zip(self.features, modules, strict=True):
+            if name not in features:
+                raise InvalidArgumentError(f"features has no {name!r}, which the collection has")
+            ids: Any = features[name]
+            items = ids if isinstance(ids, tuple) else (ids,)
+            if not 1 <= len(items) <= len(self._items):
+                raise InvalidArgumentError(
+                    f"features[{name!r}] must be ids, or a tuple of "
+                    f"{', '.join(self._items[:-1])} and {self._items[-1]}, got a tuple of "
+                    f"{len(items)}"
+                )
+            try:
+                if hasattr(ids, "weights_or_none"):
+                    asked[name] = self._ask_jagged(module, ids)
+                else:
+                    asked[name] = self._ask(module, *items)
+            except InvalidArgumentError as error:
+                raise InvalidArgumentError(f"features[{name!r}]: {error}") from error
+        return asked
 
-    def keys(self) -> list[str]:
-        return self._keys
-
-    def values(self) -> Tensor:
-        return self._values
-
-    def lengths(self) -> Tensor:
-        return self._lengths
-
-    def offset_per_key(self) -> list[int]:
-        """Returns where each feature begins in `values()`, then where the last feature ends."""
-        return self._offset_per_key
-
-    def weights_or_none(self) -> Tensor | None:
-        return self._weights
-
-
-class KeyedTensor:
-    """The bags of several features, side by side, as TorchRec's class of this name has them."""
-
-    def __init__(self, rows: Mapping[str, Tensor]) -> None:
-        self._rows = dict(rows)
-        self._values: Tensor | None = None
-
-    def keys(self) -> list[str]:
-        return list(self._rows)
-
-    def values(self) -> Tensor:
-        """Returns all features' bags, of shape (bags, the sum of all dims)."""
-        if self._values is None:
-            self._values = torch.cat(list(self._rows.values()), dim=1)
-        return self._values
-
-    def length_per_key(self) -> list[int]:
-        """Returns the dim of each feature."""
-        return [rows.shape[1] for rows in self._rows.values()]
-
-    def offset_per_key(self) -> list[int]:
-        return list(accumulate(self.length_per_key(), initial=0))
-
-    def __getitem__(self, key: str) -> Tensor:
-        """Returns one feature's bags, of shape (bags, dim)."""
-        return self._rows[key]
-
-    def to_dict(self) -> dict[str, Tensor]:
-        return dict(self._rows)
+    def extra_repr(self) -> str:
+        return f"features={self.features}"
 
 
-class EmbeddingBagCollection(torch.nn.Module):
+class EmbeddingBagCollection(_Collection):
     """`EmbeddingBag`s of several features. All tables in a GPU's memory are looked up by one step
     on the GPU and trained by another; all other tables by one call each.
 
@@ -142,116 +130,88 @@ class EmbeddingBagCollection(torch.nn.Module):
         may share a variable.
     """
 
-    def __init__(self, bags: Mapping[str, EmbeddingBag]) -> None:
-        super().__init__()
-        if not isinstance(bags, Mapping):
-            raise InvalidArgumentError(
-                "bags must be a dict with an embstore.torch.EmbeddingBag for each feature's name, "
-                f"got {type(bags).__name__}"
-            )
-        if not bags:
-            raise InvalidArgumentError("bags must have an embstore.torch.EmbeddingBag, got none")
-        for name, bag in bags.items():
-            if not isinstance(bag, EmbeddingBag):
-                raise InvalidArgumentError(
-                    f"bags[{name!r}] must be an embstore.torch.EmbeddingBag, got "
-                    f"{type(bag).__name__}"
-                )
-        self.features = list(bags)
-        self.bags = torch.nn.ModuleList(bags.values())
+    _argument, _module = "bags", EmbeddingBag
+    _items = ("ids", "offsets", "per_sample_weights")
 
-    def forward(self, features: Mapping[str, BagsOfFeature] | JaggedProtocol) -> KeyedTensor:
+    def __init__(self, bags: Mapping[str, EmbeddingBag]) -> None:
+        super().__init__(bags)
+
+    def forward(self, features: Features) -> KeyedTensor:
         """Returns the bags of all features, in the collection's order.
 
         features: a dict that has the arguments of `EmbeddingBag` by the features' names: ids
             (bags, length), or a tuple of ids (n,), offsets (bags,) and possibly per_sample_weights
-            (n,). Or a `KeyedJaggedTensor`, TorchRec's or this module's. All features must have the
-            same number of bags. Features that the collection doesn't have are ignored.
+            (n,), or a `JaggedTensor`. Or a `KeyedJaggedTensor`. Both may be TorchRec's or this
+            package's. All features must have the same number of bags. Features that the collection
+            doesn't have are ignored.
         """
-        if isinstance(features, Mapping):
-            by_feature = features
-        elif hasattr(features, "offset_per_key"):
-            by_feature = self._split_by_feature(features)
-        else:
-            raise InvalidArgumentError(
-                "features must be a dict with the ids of each feature's name, or a "
-                f"KeyedJaggedTensor, got {type(features).__name__}"
-            )
-        requests: list[Request] = []
-        modules = self._modules_of_features()
-        check_runs(modules[0][1])
-        for name, module in modules:
-            if name not in by_feature:
-                raise InvalidArgumentError(f"features has no {name!r}, which the collection has")
-            bags = by_feature[name]
-            arguments = bags if isinstance(bags, tuple) else (bags,)
-            if not 1 <= len(arguments) <= _MAX_ARGUMENTS:
+        requests: dict[str, Request] = self._ask_each(features)
+        counts = {name: request.result_count for name, request in requests.items()}
+        first = self.features[0]
+        for name, count in counts.items():
+            if count != counts[first]:
                 raise InvalidArgumentError(
-                    f"features[{name!r}] must be ids, or a tuple of ids, offsets and "
-                    f"per_sample_weights, got a tuple of {len(arguments)}"
+                    f"features must have as many bags each: {first!r} has {counts[first]}, "
+                    f"{name!r} has {count}"
                 )
-            try:
-                requests.append(module.request(*arguments))
-            except InvalidArgumentError as error:
-                raise InvalidArgumentError(f"features[{name!r}]: {error}") from error
-            first, newest = requests[0].result_count, requests[-1].result_count
-            if newest != first:
-                raise InvalidArgumentError(
-                    f"features must have as many bags each: {self.features[0]!r} has {first}, "
-                    f"{name!r} has {newest}"
-                )
-        return KeyedTensor(dict(zip(self.features, lookup(requests), strict=True)))
+        return KeyedTensor(dict(zip(requests, lookup(list(requests.values())), strict=True)))
 
-    def _modules_of_features(self) -> list[tuple[str, EmbeddingBag]]:
-        return [
-            (name, module)
-            for name, module in zip(self.features, self.bags, strict=True)
-            if isinstance(module, EmbeddingBag)
-        ]
+    def _ask(self, module: EmbeddingBag, *ids: Any) -> Request:
+        return module.request(*ids)
 
-    def _split_by_feature(self, features: JaggedProtocol) -> dict[str, BagsOfFeature]:
-        """Returns each feature's ids, offsets and weights, as the feature's module takes them."""
-        keys, values, weights = features.keys(), features.values(), features.weights_or_none()
-        _check_distinct(keys)
-        lengths = as_ids("lengths", features.lengths()).view(len(keys), -1)
-        offsets = torch.nn.functional.pad(lengths.cumsum(dim=1), (1, 0))
-        bounds = pairwise(features.offset_per_key())
-        with_end = {
-            name for name, module in self._modules_of_features() if module.include_last_offset
-        }
+    def _ask_jagged(self, module: EmbeddingBag, ids: JaggedProtocol) -> Request:
+        offsets = ids.offsets() if module.include_last_offset else ids.offsets()[:-1]
+        return module.request(ids.values(), offsets, ids.weights_or_none())
+
+
+class EmbeddingCollection(_Collection):
+    """`Embedding`s of several features, for sequences. All tables in a GPU's memory are looked up
+    by one step on the GPU and trained by another; all other tables by one call each.
+
+    embeddings: each feature's name and module. Several features may share a module, and several
+        modules may share a variable.
+    """
+
+    _argument, _module = "embeddings", Embedding
+    _items = ("ids", "offsets")
+
+    def __init__(self, embeddings: Mapping[str, Embedding]) -> None:
+        super().__init__(embeddings)
+
+    def forward(self, features: Features) -> dict[str, JaggedTensor]:
+        """Returns the rows of each feature's ids, in the collection's order.
+
+        features: a dict that has by the features' names: ids (sequences, length); ids (n,), of
+            which each is a sequence; a tuple of ids (n,) and offsets (sequences,), where each
+            sequence begins; or a `JaggedTensor`. Or a `KeyedJaggedTensor`. Both may be TorchRec's
+            or this package's; their weights are ignored, and their lengths are not checked on a
+            GPU. Features that the collection doesn't have are ignored.
+        """
+        asked: dict[str, tuple[Request, Tensor]] = self._ask_each(features)
+        found = lookup([request for request, _ in asked.values()])
         return {
-            key: (
-                values[begin:end],
-                feature_offsets if key in with_end else feature_offsets[:-1],
-                None if weights is None else weights[begin:end],
-            )
-            for key, feature_offsets, (begin, end) in zip(keys, offsets, bounds, strict=True)
+            name: JaggedTensor(rows, offsets=offsets)
+            for (name, (_, offsets)), rows in zip(asked.items(), found, strict=True)
         }
 
-    def extra_repr(self) -> str:
-        return f"features={self.features}"
+    def _ask(
+        self, module: Embedding, ids: object, begins: Tensor | None = None
+    ) -> tuple[Request, Tensor]:
+        """Returns the look-up of the ids, and the offsets of the result's `JaggedTensor`."""
+        ids = as_ids("ids", ids)
+        if begins is not None:
+            offsets = torch.nn.functional.pad(as_offsets(begins), (0, 1), value=len(ids))
+            return self._ask_jagged(module, JaggedTensor(ids, offsets=offsets))
+        if ids.dim() not in (1, 2):
+            raise InvalidArgumentError(f"ids must be 1-D or 2-D, got {ids.dim()}-D")
+        lengths = ids.new_full((len(ids),), ids.shape[1] if ids.dim() == 2 else 1)
+        return self._ask_jagged(module, JaggedTensor(ids.reshape(-1), lengths=lengths))
 
-
-def _checked_keys(keys: object) -> list[str]:
-    names = list(keys) if isinstance(keys, Iterable) and not isinstance(keys, str) else []
-    if not names or not all(isinstance(name, str) for name in names):
-        raise InvalidArgumentError(f"keys must be a list of features' names, got {keys!r}")
-    _check_distinct(names)
-    return names
-
-
-def _checked_lengths(length_per_key: Iterable[int]) -> list[int]:
-    try:
-        return [index(length) for length in length_per_key]
-    except TypeError:
-        raise InvalidArgumentError(
-            f"length_per_key must be a list with an integer for each key, got {length_per_key!r}"
-        ) from None
-
-
-def _check_distinct(keys: Sequence[str]) -> None:
-    if len(set(keys)) != len(keys):
-        again = next(key for key, times in Counter(keys).items() if times > 1)
-        raise InvalidArgumentError(
-            f"keys must differ, got {again!r} more than once; give each feature its own name"
-        )
+    def _ask_jagged(self, module: Embedding, ids: JaggedProtocol) -> tuple[Request, Tensor]:
+        request = module.request(ids.values())
+        offsets = as_offsets(ids.offsets(), ends_with_last=True)
+        if request.ids.dim() != 1:
+            raise InvalidArgumentError(f"ids must be 1-D, got {request.ids.dim()}-D")
+        if offsets.is_cpu:  # the host would have to wait for a GPU
+            check_offsets(offsets, len(request.ids), ends_with_last=True)
+        return request, offsets.to(request.ids.device)

@@ -21,7 +21,15 @@ if TYPE_CHECKING:
     from torch import Tensor
     from typing_extensions import Self
 
-__all__ = ["Embedding", "EmbeddingBag", "as_ids", "check_runs", "check_weights"]
+__all__ = [
+    "Embedding",
+    "EmbeddingBag",
+    "as_ids",
+    "as_offsets",
+    "check_offsets",
+    "check_runs",
+    "check_weights",
+]
 
 
 class _EmbeddingModule(torch.nn.Module):
@@ -155,8 +163,12 @@ class Embedding(_EmbeddingModule):
     def forward(self, ids: Tensor) -> Tensor:
         """Returns the rows of ids, which are int64 or int32."""
         check_runs(self)
-        (rows,) = lookup([self._request(self._ids(ids))])
+        (rows,) = lookup([self.request(ids)])
         return rows
+
+    def request(self, ids: Tensor) -> Request:
+        """Checks the argument of `forward` and returns the look-up that it asks for."""
+        return self._request(self._ids(ids))
 
 
 class EmbeddingBag(_EmbeddingModule):
@@ -228,11 +240,9 @@ class EmbeddingBag(_EmbeddingModule):
         """Returns where each bag begins, and, if only the GPU can check that, an int64 (1,) there:
         0 or a Refusal.
         """
-        offsets = _checked_offsets(offsets)
-        (id_count,), (offset_count,) = ids.shape, offsets.shape
         with_last = self.include_last_offset
-        if with_last and offset_count == 0:
-            raise InvalidArgumentError("offsets must have the number of ids at least")
+        offsets = as_offsets(offsets, with_last)
+        (id_count,), (offset_count,) = ids.shape, offsets.shape
         bag_count = offset_count - with_last
         if bag_count == 0 and id_count > 0:
             raise InvalidArgumentError(f"offsets has no bag, but there are {id_count} ids")
@@ -242,7 +252,7 @@ class EmbeddingBag(_EmbeddingModule):
         if offsets.device == ids.device and are_on_gpu_of_rows(self.variable, ids):
             are_invalid = _are_invalid(offsets, id_count, with_last)
             return begins.masked_fill(are_invalid, 0), are_invalid.long() * Refusal.OFFSETS.value
-        _check_offsets(offsets, id_count, with_last)
+        check_offsets(offsets, id_count, with_last)
         return begins, None
 
     def _check_weights(self, ids: Tensor, weights: Tensor) -> None:
@@ -316,7 +326,8 @@ def _check_dense(name: str, tensor: Tensor) -> None:
         )
 
 
-def _checked_offsets(offsets: Tensor | None) -> Tensor:
+def as_offsets(offsets: Tensor | None, ends_with_last: bool = False) -> Tensor:
+    """Returns offsets as int64. Raises InvalidArgumentError unless they are integers (n,)."""
     if offsets is None:
         raise InvalidArgumentError(
             "offsets must say where each bag starts where ids are 1-D, got None"
@@ -324,6 +335,8 @@ def _checked_offsets(offsets: Tensor | None) -> Tensor:
     offsets = as_ids("offsets", offsets).contiguous()
     if offsets.dim() != 1:
         raise InvalidArgumentError(f"offsets must be 1-D, got {offsets.dim()}-D")
+    if ends_with_last and len(offsets) == 0:
+        raise InvalidArgumentError("offsets must have the number of ids at least")
     return offsets
 
 
@@ -338,7 +351,7 @@ def _are_invalid(offsets: Tensor, ids: int, ends_with_last: bool) -> Tensor:
 
 
 @outside_of_graphs
-def _check_offsets(offsets: Tensor, ids: int, ends_with_last: bool) -> None:
+def check_offsets(offsets: Tensor, ids: int, ends_with_last: bool) -> None:
     """Raises InvalidArgumentError for wrong offsets, in a twentieth of `_are_invalid`'s time."""
     array = offsets.cpu().numpy()
     if not are_valid_offsets(array, ids) or (ends_with_last and array.item(-1) != ids):
