@@ -125,18 +125,20 @@ def test_a_frozen_table_is_read_and_not_trained(make_variable: MakeVariable) -> 
     assert model.tables["item"].total_count()[0] > 0
 
 
-@pytest.mark.parametrize("serves", [False, True])
+@pytest.mark.parametrize("serves", [None, "module", "collection"])
 def test_an_evaluation_moves_no_row_and_a_model_that_serves_does(
-    make_variable: MakeVariable, serves: bool
+    make_variable: MakeVariable, serves: str | None
 ) -> None:
     storage = es.StorageOption(es.StorageType.HBM_DRAM, storage_size=[32, 1 << 20], device=GPU)
     table = make_variable(dim=3, storage=storage)  # HBM has one row
     bag = es.torch.EmbeddingBag(table)
-    bag.serves = serves
     table.apply_gradients([1, 1, 2], np.ones((3, 3), np.float32))
     table.drain()
     assert table.lookup_tier([1, 2]).tolist() == [0, 1]
     collection = es.torch.EmbeddingBagCollection({"a": bag, "b": bag}).eval()
+    if serves is not None:
+        (bag if serves == "module" else collection).serves = True
+    assert collection.serves == bag.serves == (serves is not None)
     collection({"a": torch.tensor([[2, 2]]), "b": torch.tensor([[2, 2]])})
     table.drain()
     assert table.lookup_tier([1, 2]).tolist() == ([1, 0] if serves else [0, 1])

@@ -123,6 +123,26 @@ def test_a_collection_makes_one_look_up_and_one_update_of_all_features(
     assert asked == [("look_up_each", 3), ("apply_each", 2)]
 
 
+def test_a_keyed_jagged_tensor_has_the_methods_of_torchrecs() -> None:
+    ids, weights = torch.arange(6), torch.rand(6)
+    lengths, offsets = torch.tensor([2, 0, 1, 3]), torch.tensor([0, 2, 2, 3, 6])
+    kind = es.torch.KeyedJaggedTensor
+    for keyed in (
+        kind.from_lengths_sync(["a", "b"], ids, lengths, weights),
+        kind.from_offsets_sync(["a", "b"], ids, offsets, weights),
+        kind(["a", "b"], ids, lengths, weights=weights).to("cpu"),
+    ):
+        assert keyed.stride() == 2
+        assert keyed.length_per_key() == [2, 4]
+        assert keyed.offset_per_key() == [0, 2, 6]
+        assert keyed["b"].values().tolist() == [2, 3, 4, 5]
+        assert keyed["b"].lengths().tolist() == [1, 3]
+        assert torch.equal(keyed["b"].weights_or_none(), weights[2:])
+    assert kind(["a", "b"], ids, lengths).to("meta").length_per_key() == [2, 4]
+    with pytest.raises(InvalidArgumentError, match="offsets must start at 0 and ascend to 6"):
+        kind.from_offsets_sync(["a", "b"], ids, offsets + 1)
+
+
 @pytest.mark.parametrize("sequences", [0, 2])
 def test_sequences_and_batches_may_be_empty(make_variable: MakeVariable, sequences: int) -> None:
     model = Model(make_variable, "of")
@@ -184,7 +204,6 @@ def test_sequences_that_do_not_fit_are_refused_by_the_name_of_the_argument(
         ((ids, begins.view(1, 2)), "offsets must be 1-D, got 2-D"),
         (jagged(ids, lengths=begins), "offsets must start at 0 and ascend to 6"),
         (jagged(ids, lengths=torch.tensor([7, -1])), "offsets must start at 0 and ascend to 6"),
-        (jagged(ids, offsets=begins[:0]), "offsets must have the number of ids at least"),
         (jagged(ids.view(2, 3), lengths=begins), "ids must be 1-D, got 2-D"),
         ((), "must be ids, or a tuple of ids and offsets, got a tuple of 0"),
         ((ids, begins, ids), "must be ids, or a tuple of ids and offsets, got a tuple of 3"),
@@ -193,8 +212,14 @@ def test_sequences_that_do_not_fit_are_refused_by_the_name_of_the_argument(
             collection({**fitting, "user": wrong})
     with pytest.raises(InvalidArgumentError, match="features has no 'bought'"):
         collection({"clicked": ids})
-    with pytest.raises(InvalidArgumentError, match="lengths or offsets must be given"):
-        jagged(ids)
+    for lengths, message in (
+        ({}, "lengths or offsets must be given"),
+        ({"lengths": LENGTHS.float()}, "lengths must be an int64 or int32 tensor, got torch.float"),
+        ({"offsets": [0, 6]}, "offsets must be an int64 or int32 tensor, got list"),
+        ({"offsets": begins[:0]}, "offsets must have the number of ids at least"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=message):
+            jagged(ids, **lengths)
     with pytest.raises(InvalidArgumentError, match="desired_length must be at least 0, got -1"):
         jagged(ids, lengths=LENGTHS).to_padded_dense(-1)
 

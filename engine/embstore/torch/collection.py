@@ -77,6 +77,19 @@ class _Collection(torch.nn.Module):
         self.features = list(modules)
         self.add_module(argument, torch.nn.ModuleList(modules.values()))
 
+    @property
+    def serves(self) -> bool:
+        """Whether all modules serve in eval mode (see `Embedding`). A set value is that of all."""
+        return all(module.serves for module in self._own_modules())
+
+    @serves.setter
+    def serves(self, serves: bool) -> None:
+        for module in self._own_modules():
+            module.serves = serves
+
+    def _own_modules(self) -> Any:
+        return getattr(self, self._argument)
+
     def _ask(self, module: Any, *ids: Any) -> Any:
         """Checks one feature's ids. Returns what `forward` needs to look them up."""
         raise NotImplementedError
@@ -95,7 +108,7 @@ class _Collection(torch.nn.Module):
                 "features must be a dict with the ids of each feature's name, or a "
                 f"KeyedJaggedTensor, got {type(features).__name__}"
             )
-        modules: Any = getattr(self, self._argument)
+        modules = self._own_modules()
         check_runs(modules[0])
         asked = {}
         for name, module in zip(self.features, modules, strict=True):
@@ -209,7 +222,7 @@ class EmbeddingCollection(_Collection):
 
     def _ask_jagged(self, module: Embedding, ids: JaggedProtocol) -> tuple[Request, Tensor]:
         request = module.request(ids.values())
-        offsets = as_offsets(ids.offsets(), ends_with_last=True)
+        offsets = as_offsets(ids.offsets(), ends_with_last=True)  # TorchRec's may be int32
         if request.ids.dim() != 1:
             raise InvalidArgumentError(f"ids must be 1-D, got {request.ids.dim()}-D")
         if offsets.is_cpu:  # the host would have to wait for a GPU

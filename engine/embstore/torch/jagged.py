@@ -12,10 +12,11 @@ import torch
 
 from embstore.errors import InvalidArgumentError
 from embstore.table import checks
-from embstore.torch.modules import as_ids, check_weights
+from embstore.torch.modules import as_ids, as_offsets, check_offsets, check_weights
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from typing_extensions import Self
 
 __all__ = ["JaggedTensor", "KeyedJaggedTensor", "KeyedTensor", "check_distinct"]
 
@@ -25,8 +26,9 @@ class JaggedTensor:
 
     values: (n, ...), the items of all sequences, one sequence after another: ids or rows.
     weights: floats (n,), one for each item.
-    lengths: integers (sequences,), the number of items in each. None: computed from `offsets`.
-    offsets: integers (sequences + 1,), where each sequence begins, then where the last ends.
+    lengths: int64 or int32 (sequences,), the number of items in each. None: computed from
+        `offsets`.
+    offsets: int64 or int32 (sequences + 1,), where each sequence begins, then where the last ends.
     """
 
     def __init__(
@@ -39,7 +41,8 @@ class JaggedTensor:
         if lengths is None and offsets is None:
             raise InvalidArgumentError("lengths or offsets must be given, got None for both")
         self._values, self._weights = values, weights
-        self._lengths, self._offsets = lengths, offsets
+        self._lengths = None if lengths is None else as_ids("lengths", lengths)
+        self._offsets = None if offsets is None else as_offsets(offsets, ends_with_last=True)
 
     def values(self) -> Tensor:
         return self._values
@@ -77,7 +80,7 @@ class JaggedTensor:
         length = checks.integer("desired_length", desired_length, at_least=0)
         # Each item is copied to its place, which has a faster gradient than places that look their
         # item up. Items that are cut off go to one more place at the end.
-        item = torch.arange(len(values), dtype=offsets.dtype, device=values.device)
+        item = torch.arange(len(values), device=values.device)
         sequence = torch.searchsorted(offsets[1:], item, right=True)
         column = item - offsets[sequence]
         is_cut = (column >= length) | (column < 0) | (sequence >= sequences)  # < 0: wrong offsets
@@ -140,6 +143,35 @@ class KeyedJaggedTensor:
             check_weights("weights", weights, self._values.shape, "values")
         self._weights = weights
 
+    @classmethod
+    def from_lengths_sync(
+        cls, keys: Sequence[str], values: Tensor, lengths: Tensor, weights: Tensor | None = None
+    ) -> Self:
+        """Returns the tensor of these arguments, which have TorchRec's order."""
+        return cls(keys, values, lengths, weights=weights)
+
+    @classmethod
+    def from_offsets_sync(
+        cls, keys: Sequence[str], values: Tensor, offsets: Tensor, weights: Tensor | None = None
+    ) -> Self:
+        """Returns the tensor whose bags begin at offsets (features * bags + 1,), of which the last
+        is the number of ids.
+        """
+        offsets = as_offsets(offsets, ends_with_last=True)
+        if offsets.is_cpu:
+            check_offsets(offsets, len(values), ends_with_last=True)
+        return cls(keys, values, offsets.diff(), weights=weights)
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> Self:
+        """Returns the same bags on another device, where the numbers of ids need no wait."""
+
+        def moved(tensor: Tensor) -> Tensor:
+            return tensor.to(device, non_blocking=non_blocking)
+
+        weights = None if self._weights is None else moved(self._weights)
+        values, lengths = moved(self._values), moved(self._lengths)
+        return type(self)(self._keys, values, lengths, self._length_per_key, weights)
+
     def keys(self) -> list[str]:
         return self._keys
 
@@ -153,8 +185,19 @@ class KeyedJaggedTensor:
         """Returns the number of ids of each feature."""
         return self._length_per_key
 
+    def offset_per_key(self) -> list[int]:
+        """Returns where each feature begins in `values()`, then where the last feature ends."""
+        return list(accumulate(self._length_per_key, initial=0))
+
+    def stride(self) -> int:
+        """Returns the number of bags of each feature."""
+        return len(self._lengths) // len(self._keys)
+
     def weights_or_none(self) -> Tensor | None:
         return self._weights
+
+    def __getitem__(self, key: str) -> JaggedTensor:
+        return self.to_dict()[key]
 
     def to_dict(self) -> dict[str, JaggedTensor]:
         """Returns each feature's bags."""
