@@ -173,6 +173,8 @@ def test_a_jagged_tensor_pads_and_cuts_as_torchrec_does() -> None:
     assert [own.tolist() for own in jagged.to_dense()] == [[1, 2], [], [3], [4], [5], [6, 7, 8]]
     assert jagged.lengths().tolist() == [2, 0, 1, 1, 1, 3]
     assert jagged.weights_or_none() is None
+    beside = es.torch.JaggedTensor(values, offsets=torch.tensor([2, 3, 5]))  # items in no sequence
+    assert beside.to_padded_dense(2).tolist() == [[3, 0], [4, 5]]
 
 
 def test_the_gradient_of_a_padded_tensor_is_that_of_its_items() -> None:

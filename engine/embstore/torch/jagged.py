@@ -86,8 +86,8 @@ class JaggedTensor:
         is_cut = (column >= length) | (column < 0) | (sequence >= sequences)  # < 0: wrong offsets
         place = (sequence * length + column).masked_fill(is_cut, sequences * length)
         places = values.new_full((sequences * length + 1, *values.shape[1:]), padding_value)
-        filled = places.index_copy(0, place, values)
-        return filled[:-1].view(sequences, length, *values.shape[1:])
+        places.index_copy_(0, place, values)
+        return places[:-1].view(sequences, length, *values.shape[1:])
 
 
 class KeyedJaggedTensor:
