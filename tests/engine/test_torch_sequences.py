@@ -236,3 +236,29 @@ def test_a_collection_of_sequences_takes_only_embeddings(make_variable: MakeVari
     ):
         with pytest.raises(InvalidArgumentError, match=message):
             es.torch.EmbeddingCollection(wrong)
+
+
+@pytest.mark.parametrize("collects", ["bags", "rows"])
+def test_torch_compile_breaks_the_graph_once_for_all_features(
+    make_variable: MakeVariable, collects: str
+) -> None:
+    model = Model(make_variable, "of")
+    rows: Any = model.collection()
+    bags: Any = es.torch.EmbeddingBagCollection(
+        {name: es.torch.EmbeddingBag(model.tables[table]) for name, table in TABLES.items()}
+    )
+
+    graphs: list[int] = []
+
+    def backend(graph: Any, _: Any) -> Any:
+        graphs.append(len(graph.graph.nodes))
+        return graph.forward
+
+    def summed(features: Any) -> Any:
+        found = rows(features).values() if collects == "rows" else [bags(features)]
+        return sum(own.values().sum() for own in found)
+
+    compiled = torch.compile(summed, backend=backend)
+    features = keyed(some_ids(0))
+    assert torch.equal(compiled(features), summed(features))
+    assert len(graphs) == 1  # the sum

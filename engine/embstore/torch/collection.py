@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 import torch
 
 from embstore.errors import InvalidArgumentError
+from embstore.graph_breaks import outside_of_graphs
 from embstore.torch.jagged import JaggedTensor, KeyedTensor, check_distinct
 from embstore.torch.lookup import Request, lookup
 from embstore.torch.modules import (
@@ -149,6 +150,7 @@ class EmbeddingBagCollection(_Collection):
     def __init__(self, bags: Mapping[str, EmbeddingBag]) -> None:
         super().__init__(bags)
 
+    @outside_of_graphs  # the arguments' checks too: each would break the graph for each feature
     def forward(self, features: Features) -> KeyedTensor:
         """Returns the bags of all features, in the collection's order.
 
@@ -191,6 +193,7 @@ class EmbeddingCollection(_Collection):
     def __init__(self, embeddings: Mapping[str, Embedding]) -> None:
         super().__init__(embeddings)
 
+    @outside_of_graphs  # the arguments' checks too: each would break the graph for each feature
     def forward(self, features: Features) -> dict[str, JaggedTensor]:
         """Returns the rows of each feature's ids, in the collection's order.
 
