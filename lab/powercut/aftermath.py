@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from powercut.errors import PowercutError
+from powercut.frames import short_stack
 
 __all__ = ["Cut", "Folders", "apply_cut", "kept_folder", "names_after"]
 
@@ -42,17 +43,15 @@ class Cut:
     torn_units: int
     lost_names: tuple[str, ...]
 
-    @property
-    def losses(self) -> str:
-        """Returns the losses in words, without names."""
+    def text(self, most_names: int = 3) -> str:
+        """Returns the call and the losses on a line, and each lost name on another."""
         torn = f", {self.torn_units} torn" if self.torn_units else ""
-        return f"{self.lost_units} of {self.differing_units} changed lines or pages lost{torn}"
-
-    def __str__(self) -> str:
-        names = "".join(f", lost: {name}" for name in self.lost_names[:3])
-        more = f" and {len(self.lost_names) - 3} more" if len(self.lost_names) > 3 else ""
-        where = self.frames[0] if self.frames else "?"
-        return f"at {self.function} ({self.kind}) from {where}: {self.losses}{names}{more}"
+        losses = f"{self.lost_units} of {self.differing_units} changed lines or pages lost{torn}"
+        lines = [f"at point {self.point}, {self.function} in {short_stack(self.frames)}: {losses}"]
+        lines += [f"  lost: {name}" for name in self.lost_names[:most_names]]
+        if len(self.lost_names) > most_names:
+            lines.append(f"  and {len(self.lost_names) - most_names} other changes of names")
+        return "\n".join(lines)
 
 
 def kept_folder(root: Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -40,6 +41,26 @@ class Results:
             self.stacks.add((outcome.cut.kind, outcome.cut.function, *outcome.cut.frames))
         if outcome.is_bad:
             self.failures.append(Failure(outcome, replay))
+
+    def failures_text(self, most: int) -> str:
+        """Returns the first failure with each message, for the first `most` messages."""
+        alike: dict[str, list[Failure]] = {}
+        for failure in self.failures:
+            alike.setdefault(failure.outcome.message, []).append(failure)
+        shown = [_text(failures[0], len(failures)) for failures in [*alike.values()][:most]]
+        if len(alike) > most:
+            shown.append(f"other messages: {len(alike) - most}")
+        return "\n".join(shown)
+
+
+def _text(failure: Failure, count: int) -> str:
+    """Returns a failure as text. count: number of failures with its message."""
+    cut = failure.outcome.cut
+    details = [cut.text() if cut else "the program ended before the power went", failure.replay]
+    if count > 1:
+        details.append(f"other cuts with this message: {count - 1}")
+    message = failure.outcome.message or failure.outcome.verdict
+    return f"{message}\n{textwrap.indent(chr(10).join(details), '  ')}"
 
 
 @dataclass(frozen=True)

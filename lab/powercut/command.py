@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -14,8 +13,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from pmemlab.command_end import exit_status_of, is_environment_error
-from powercut import plan
-from powercut.campaign import Failure, Results, default_jobs, run_tries, try_mutation
+from powercut import plan, shell
+from powercut.campaign import Results, default_jobs, run_tries, try_mutation
 from powercut.errors import PowercutError
 from powercut.experiment import CommandRecovery, Experiment, Outcome
 from powercut.frames import short_stack
@@ -200,13 +199,6 @@ def _positive(text: str) -> int:
     return int(text)
 
 
-def _split_shell_words(option: str, text: str | None) -> tuple[str, ...]:
-    try:
-        return tuple(shlex.split(text or ""))
-    except ValueError as error:
-        raise PowercutError(f"{option} {text}: {error}") from error
-
-
 def _powercut(arguments: argparse.Namespace, program: Sequence[str]) -> int:
     _check_options(arguments)
     experiment = _experiment(arguments, program)
@@ -246,7 +238,7 @@ def _powercut(arguments: argparse.Namespace, program: Sequence[str]) -> int:
 def _experiment(arguments: argparse.Namespace, program: Sequence[str]) -> Experiment:
     if not program:
         raise PowercutError("give the program after `--`")
-    recover = _split_shell_words("--recover", arguments.recover)
+    recover = shell.words("--recover", arguments.recover)
     return Experiment(
         program=tuple(program),
         recovery=CommandRecovery(recover) if recover else None,
@@ -257,7 +249,7 @@ def _experiment(arguments: argparse.Namespace, program: Sequence[str]) -> Experi
             without=tuple(arguments.without),
             site_frames=arguments.site_frames,
         ),
-        prepare=_split_shell_words("--prepare", arguments.prepare),
+        prepare=shell.words("--prepare", arguments.prepare),
         under=tuple(arguments.under),
         base=arguments.medium or default_base(),
         timeout_s=arguments.timeout,
@@ -295,9 +287,8 @@ def _replay(
     run_tries(experiment, [moments], template, jobs=1, on_outcome=outcomes.append)
     (outcome,) = outcomes
     if outcome.cut is not None:
-        console.print(f"power cut {_cut_text(outcome)}", markup=False)
-        for frame in outcome.cut.lost_names:
-            console.print(f"  lost: {frame}", markup=False)
+        cut_text = outcome.cut.text(most_names=len(outcome.cut.lost_names))
+        console.print(f"power cut {cut_text}", markup=False)
     else:
         console.print("the program ended before the power went")
     console.print(f"{outcome.verdict}: {outcome.message}".rstrip(": "), markup=False)
@@ -321,26 +312,9 @@ def _tries(arguments: argparse.Namespace, record: Record) -> plan.Tries:
     return plan.sampled(record, arguments.tries, arguments.rounds, seed)
 
 
-def _cut_text(outcome: Outcome) -> str:
-    cut = outcome.cut
-    if cut is None:
-        return "never came"
-    names = f", {len(cut.lost_names)} changes of names lost" if cut.lost_names else ""
-    return f"at point {cut.point}, {cut.function} in {short_stack(cut.frames)}: {cut.losses}{names}"
-
-
-def _print_failure(console: Console, failure: Failure) -> None:
-    outcome = failure.outcome
-    console.print(Text(outcome.message or outcome.verdict, style="red"), soft_wrap=True)
-    console.print(Text(f"  {_cut_text(outcome)}"), soft_wrap=True)
-    console.print(Text(f"  {failure.replay}", style="dim"), soft_wrap=True)
-
-
 def _print_results(console: Console, record: Record, results: Results) -> None:
-    for failure in results.failures[:_SHOWN]:
-        _print_failure(console, failure)
-    if len(results.failures) > _SHOWN:
-        console.print(f"and {len(results.failures) - _SHOWN} more")
+    if results.failures:
+        console.print(Text(results.failures_text(_SHOWN)), soft_wrap=True)
     useless = sum(use.useless_calls for use in record.useless)
     if useless:
         console.print(f"{useless} calls made durable what already was: --list shows them")

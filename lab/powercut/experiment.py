@@ -214,10 +214,14 @@ class Experiment:
         status = self._run(medium, moment, record=False)
         cut = apply_cut(before, medium.session)
         if cut is None and status != 0:
-            return Outcome(moment, "broke", None, f"{_ended(status)}: {_tail(medium)}")
+            message = f"{_ended(status)}: {_tail(medium)}"
+            return Outcome(moment, "broke", None, medium.with_placeholders(message))
+        if cut is not None:
+            names = tuple(medium.with_placeholders(name) for name in cut.lost_names)
+            cut = replace(cut, lost_names=names)
         problem = self._recovery_problem(medium)
         if problem is not None:
-            return Outcome(moment, "failed", cut, problem)
+            return Outcome(moment, "failed", cut, medium.with_placeholders(problem))
         return Outcome(moment, "passed" if cut else "ended", cut)
 
     def _run(self, medium: Medium, moment: Moment, *, record: bool) -> int:

@@ -106,6 +106,6 @@ def function_command(function: Callable[..., object]) -> tuple[str, ...]:
 def function_environment() -> dict[str, str]:
     """Returns an environment in which the function's module can import what this process can."""
     known = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    known.add(str(Path(sysconfig.get_path("platstdlib")) / "lib-dynload"))
+    known.add(str(Path(sysconfig.get_path("stdlib")) / "lib-dynload"))  # also in a virtual one
     own = [path for path in sys.path if path and path not in known and not path.endswith(".zip")]
     return {"PYTHONPATH": os.pathsep.join(own)}

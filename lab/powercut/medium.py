@@ -41,6 +41,10 @@ class Medium:
             for word in placeholders
         ]
 
+    def with_placeholders(self, text: str) -> str:
+        """Returns a text with {medium} and {output} for these paths, which differ in each try."""
+        return text.replace(str(self.folder), "{medium}").replace(str(self.output), "{output}")
+
     def renew(self) -> None:
         """Removes the files of a run, and keeps the medium's content."""
         for folder in (self.session, *map(kept_folder, self.roots)):

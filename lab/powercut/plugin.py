@@ -1,6 +1,6 @@
 """The pytest plugin with the fixture `power_cut`: runs a test's program under emulated power cuts.
 
-def app(medium: Path) -> None: ...  # or a command, in which {medium} is the folder
+def app(medium: Path) -> None: ...  # or a command, "./app {medium}/log" or a list of words
 def recover(medium: Path, output: str) -> None: ...  # raises if the check fails; or a command
 
 def test_mine(power_cut):
@@ -19,14 +19,14 @@ import pytest
 
 if TYPE_CHECKING:
     from powercut.campaign import MutationResult, Results
-    from powercut.experiment import Experiment, Outcome, Recovery
+    from powercut.experiment import Experiment, Recovery
     from powercut.plan import Tries
     from powercut.record import Record
 
 __all__ = ["PowerCut", "power_cut"]
 
-App = Sequence[str] | Callable[[Path], object]
-Recover = Sequence[str] | Callable[[Path, str], object]
+App = str | Sequence[str] | Callable[[Path], object]
+Recover = str | Sequence[str] | Callable[[Path, str], object]
 
 _SHOWN = 5
 
@@ -64,8 +64,7 @@ class PowerCut:
         results = self.results(app, recover, tries=tries, seed=seed, **options)
         if results.failures:
             count = f"{len(results.failures)} of {results.tried} power cuts failed"
-            shown = [f"{_message(f.outcome)}\n  {f.replay}" for f in results.failures[:_SHOWN]]
-            pytest.fail("\n".join([count, *shown]), pytrace=False)
+            pytest.fail(f"{count}\n{results.failures_text(_SHOWN)}", pytrace=False)
         return results
 
     def results(
@@ -127,6 +126,7 @@ class PowerCut:
 
     @staticmethod
     def experiment(app: App, recover: Recover | None = None, **options: Any) -> Experiment:
+        from powercut import shell
         from powercut.errors import PowercutError
         from powercut.experiment import CommandRecovery, Experiment
         from powercut.functions import (
@@ -145,7 +145,7 @@ class PowerCut:
                 recover, (*FunctionRecovery.failures, pytest.fail.Exception)
             )
         elif recover is not None:
-            recovery = CommandRecovery(tuple(recover))
+            recovery = CommandRecovery(shell.words("recover", recover))
         if callable(app):
             options["environment"] = function_environment() | options.get("environment", {})
         if options.pop("imports_once", False):
@@ -154,10 +154,12 @@ class PowerCut:
             options["starter"] = ForkedFunction()
         prepare = options.pop("prepare", ())
         return Experiment(
-            program=function_command(app) if callable(app) else tuple(app),
+            program=function_command(app) if callable(app) else shell.words("app", app),
             recovery=recovery,
             settings=CutSettings(**settings),
-            prepare=function_command(prepare) if callable(prepare) else tuple(prepare),
+            prepare=function_command(prepare)
+            if callable(prepare)
+            else shell.words("prepare", prepare),
             **options,
         )
 
@@ -177,11 +179,6 @@ class PowerCut:
             reporter.ensure_newline()
             with progress_bar(Console(stderr=True), "power cuts", total) as show:
                 yield show
-
-
-def _message(outcome: Outcome) -> str:
-    cut_text = f", {outcome.cut}" if outcome.cut else ""
-    return f"{outcome.message or outcome.verdict}{cut_text}"
 
 
 @pytest.fixture

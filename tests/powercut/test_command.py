@@ -71,6 +71,18 @@ def test_it_fails_if_a_recovery_fails_and_prints_the_replay(
     assert list(tmp_path.iterdir()) == [], "a medium was left"
 
 
+def test_failures_with_the_same_message_are_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
+    program = ["sh", "-c", "mkdir {medium}/a {medium}/b {medium}/c {medium}/d"]
+    check = "sh -c 'cat {medium}/d/file 2>&1; test -d {medium}/a -a -d {medium}/d'"
+    assert main(["--at", "5", "--seeds", "20", "--recover", check, "--", *program]) == 1
+    output = capsys.readouterr().out
+    failed, tried = map(int, re.search(r"(\d+) of (\d+) power cuts failed", output).groups())  # type: ignore[union-attr]
+    assert (tried, failed > 5) == (20, True)
+    assert output.count("cat: {medium}/d/file: No such file") == 1
+    assert f"  other cuts with this message: {failed - 1}\n" in output
+    assert "  lost: mkdir {medium}/" in output
+
+
 def test_it_passes_the_correct_twin(powercut: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert powercut("append", "--every", "--seeds", "2") == 0
     assert "38 power cuts, all recovered" in capsys.readouterr().out
@@ -501,6 +513,13 @@ import os, sys
 with open(sys.argv[1], "w") as file:
     os.fsync(file.fileno())
 """
+
+
+def test_a_command_may_be_one_text(power_cut: PowerCut) -> None:
+    program, check = "sh -c 'echo 1 > {medium}/file'", "test -d {medium}"
+    assert power_cut(program, check, prepare="touch {medium}/file", tries=4).tried == 4
+    with pytest.raises(PowercutError, match="app sh -c 'echo: No closing quotation"):
+        power_cut("sh -c 'echo", check)
 
 
 def test_the_time_limit_applies_to_a_check_by_a_command(power_cut: PowerCut) -> None:
