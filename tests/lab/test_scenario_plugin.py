@@ -214,6 +214,14 @@ def test_two_scenarios_with_one_name_on_one_topology_are_refused(lab: Lab) -> No
     result.stderr.fnmatch_lines(["*more/numa.yaml: both are the scenario numa on *; rename one"])
 
 
+def test_a_topology_in_a_folder_of_scenarios_is_no_test(lab: Lab) -> None:
+    lab.add("numa")
+    shutil.copy(lab.pytester.path / "topologies/pmem-node.yaml", lab.pytester.path / "scenarios")
+    lab.run().assert_outcomes(passed=1)
+    lab.add("named", more="name: named\n")
+    lab.run().stdout.fnmatch_lines(["*named.yaml:*: name: is no field here*"])
+
+
 def test_the_table_and_the_results_are_written(lab: Lab) -> None:
     lab.add("numa", storage_types="[PMEM_MEMKIND]")
     result = lab.run()

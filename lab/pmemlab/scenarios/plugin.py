@@ -93,9 +93,11 @@ class ScenarioFile(pytest.File):
 
     def collect(self) -> Iterator[ScenarioItem]:
         from pmemlab.scenarios.document import ScenarioError
-        from pmemlab.scenarios.reading import load_scenario
+        from pmemlab.scenarios.reading import is_scenario, load_scenario
 
         try:
+            if not is_scenario(self.path):
+                return
             scenario = load_scenario(self.path)
         except ScenarioError as error:
             raise self.CollectError(str(error)) from error

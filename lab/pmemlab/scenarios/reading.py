@@ -26,7 +26,7 @@ from pmemlab.topology import GPU_VARIABLE, Topology
 from pmemlab.workloads.placements import load_placement
 from pmemlab.workloads.witness import EMULATED_GPU
 
-__all__ = ["load_scenario"]
+__all__ = ["is_scenario", "load_scenario"]
 
 _RUNNERS_OPTIONS = (
     *("--storage-type", "--storage-path", "--storage-size", "--reference", "--json"),
@@ -35,6 +35,16 @@ _RUNNERS_OPTIONS = (
 )
 # Fields that a scenario does not take over through `like`.
 _ITS_OWN = ("summary", "markers")
+
+
+def is_scenario(path: Path) -> bool:
+    """Returns False for a topology or a device, which lies beside the scenarios that name it.
+
+    These two have a field `name`, and no field that a scenario must have. Raises `ScenarioError`.
+    """
+    content = File.from_yaml(path, ScenarioError).content
+    required = {"topology", "storage_types", "expect"}
+    return not isinstance(content, dict) or "name" not in content or bool(required & content.keys())
 
 
 def load_scenario(path: Path) -> Scenario:
