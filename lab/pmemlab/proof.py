@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -85,7 +85,7 @@ def _find(value: object, parts: Sequence[str], at: str, reasons: Mapping[str, st
 
 
 def mismatches(topology: Topology, facts: Mapping[str, object]) -> list[Mismatch]:
-    """Returns the facts that the topology demands and that do not hold.
+    """Returns the facts that the topology demands and that do not hold, `pmem.size` included.
 
     Raises `UnknownFactError` if the topology demands a fact that the probe does not know.
     """
@@ -98,7 +98,21 @@ def mismatches(topology: Topology, facts: Mapping[str, object]) -> list[Mismatch
         else:
             if not _is_same(found, expected):
                 wrong.append(Mismatch(name, expected, found))
-    return wrong
+    return [*wrong, *_lacking_bytes(topology, facts)]
+
+
+def _lacking_bytes(topology: Topology, facts: Mapping[str, object]) -> Iterator[Mismatch]:
+    """Yields a mismatch if the persistent memory is smaller than the topology's `pmem.size`."""
+    pmem, mount, nodes = topology.pmem, facts.get("mount"), facts.get("node_bytes")
+    sizes = {}
+    if pmem.path is not None and isinstance(mount, Mapping) and "bytes" in mount:
+        sizes["mount.bytes"] = mount["bytes"]
+    if pmem.nodes and isinstance(nodes, Mapping):
+        sizes["node_bytes"] = sum(nodes.get(str(node), 0) for node in pmem.nodes)
+    for name, found in sizes.items():
+        if found < pmem.size_bytes:
+            expected = f"at least {pmem.size_bytes}, the topology's pmem.size"
+            yield Mismatch(name, expected, found)
 
 
 def _is_same(found: object, expected: object) -> bool:

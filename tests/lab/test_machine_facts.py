@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from recorded_facts import recorded_facts, recorded_names
 
+from pmemlab.errors import Mismatch
 from pmemlab.machines.guest.fact_names import FACTS, is_fact_name, shape_error
 from pmemlab.proof import find_fact, mismatches
 from pmemlab.topology import load_topology, topology_names
@@ -69,6 +71,19 @@ def test_a_proof_holds_for_its_own_machine_and_for_no_other(name: str) -> None:
     assert mismatches(TOPOLOGIES[name], RECORDED[name]) == []
     fits = [other for other in RECORDED if not mismatches(TOPOLOGIES[name], RECORDED[other])]
     assert fits == [name]
+
+
+@pytest.mark.parametrize(
+    ("name", "fact", "found"),
+    [("fsdax", "mount.bytes", 475889664), ("two-sockets", "node_bytes", 1 << 28)],
+)
+def test_persistent_memory_smaller_than_its_size_fails_the_proof(
+    name: str, fact: str, found: int
+) -> None:
+    topology = TOPOLOGIES[name]
+    larger = replace(topology, pmem=replace(topology.pmem, size_bytes=512 << 20))
+    expected = "at least 536870912, the topology's pmem.size"
+    assert mismatches(larger, RECORDED[name]) == [Mismatch(fact, expected, found)]
 
 
 @OF_EACH_MACHINE

@@ -339,7 +339,7 @@ def test_mine(request):
 def test_an_unknown_topology_is_named(run: Callable[..., pytest.RunResult]) -> None:
     result = run('@pytest.mark.pmemlab("fsdx")\ndef test_mine(machine): pass')
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*there is no 'fsdx'*"])
+    result.stdout.fnmatch_lines(["TopologyError: *there is no 'fsdx'*"])
 
 
 def test_a_test_without_the_fixture_starts_nothing(

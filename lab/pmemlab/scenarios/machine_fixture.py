@@ -179,7 +179,10 @@ def report_lab_errors(
 
 
 def _lab_error_text(error: Exception) -> str:
-    return f"{type(error).__name__}, the lab's fault: {error}"
+    from pmemlab.errors import TopologyError
+
+    fault = "" if isinstance(error, TopologyError) else ", the lab's fault"
+    return f"{type(error).__name__}{fault}: {error}"
 
 
 def fail_as_lab_error(error: Exception) -> NoReturn:

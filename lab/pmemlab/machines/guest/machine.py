@@ -39,7 +39,7 @@ from pmemlab.machines.linked import LinkedMachine
 from pmemlab.machines.protocol import Accelerator, Booting
 from pmemlab.machines.state_folder import StateFolder
 from pmemlab.machines.uptime import POWER_CUT, STOPPED, Uptime
-from pmemlab.proof import Proof, mismatches, prove
+from pmemlab.proof import Proof, find_fact, mismatches, prove
 from pmemlab.topology import Topology
 
 __all__ = [
@@ -334,8 +334,7 @@ class GuestMachine(LinkedMachine):
             return prove(self.topology, facts)
         self.unproved = mismatches(self.topology, facts)
         differing = {mismatch.fact for mismatch in self.unproved}
-        proof = {k: v for k, v in self.topology.proof.items() if k not in differing}
-        return prove(replace(self.topology, proof=proof), facts)
+        return {n: find_fact(facts, n) for n in self.topology.proof if n not in differing}
 
     def power_cut(self) -> None:
         self._last_boot().end(POWER_CUT)
