@@ -19,7 +19,7 @@ from powercut import shell
 from powercut.aftermath import Cut, Folders, apply_cut
 from powercut.errors import PowercutError
 from powercut.followed import check_changes_are_followed, is_static
-from powercut.forks import Fork, Supervisors
+from powercut.forks import Forks
 from powercut.library import library
 from powercut.medium import Medium, default_base, new_medium
 from powercut.record import Record, read_record
@@ -63,15 +63,6 @@ class CommandRecovery:
         return ""
 
 
-class Starter(Protocol):
-    """Starts a program as a process with this environment, and its output in a file."""
-
-    def start(self, argv: Sequence[str], environment: Mapping[str, str], output: int) -> Fork: ...
-
-    def close(self) -> None:
-        """Ends the processes kept for the next start."""
-
-
 @dataclass(frozen=True)
 class Outcome:
     """The result of a try.
@@ -110,8 +101,8 @@ class Experiment:
     environment: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float = 60.0
     rounds: int = 1
-    commands: Supervisors = field(default_factory=Supervisors)
-    starter: Starter | None = None
+    commands: Forks = field(default_factory=Forks)
+    starter: Forks | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.rounds <= _MAX_ROUNDS:
@@ -269,7 +260,7 @@ class Experiment:
 
     def _status_of(
         self,
-        starter: Starter,
+        starter: Forks,
         argv: Sequence[str],
         environment: Mapping[str, str],
         output: IO[bytes],
@@ -277,7 +268,7 @@ class Experiment:
         """Runs a program to its end, then ends all processes that it left: the power is gone for
         its children too.
         """
-        process = starter.start(argv, environment, output.fileno())
+        process = starter.start(argv, environment, output.fileno(), output.fileno())
         try:
             with killable_by_pool(process.kill):
                 return process.wait(self.timeout_s)

@@ -19,82 +19,69 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["Fork", "Forks", "Supervisors"]
+__all__ = ["Fork", "Forks"]
 
 
-class _Servers:
-    """A pool of `fork_server` processes, one per program running at a time. `close()` ends them."""
+class Forks:
+    """Starts programs, each under a `fork_server` process. `close()` ends the servers.
 
-    def __init__(self, environment: Mapping[str, str], folder: Path | None = None) -> None:
-        self._environment = dict(environment)
-        self._folder = folder
+    imports_once: the programs are `python -m MODULE ARGUMENT...`, and forks of a server that has
+        imported the module.
+    environment: of the servers; a program's own comes too late for imports. Default: this
+        process's; of servers that import, the first program's.
+    """
+
+    def __init__(
+        self, environment: Mapping[str, str] | None = None, *, imports_once: bool = False
+    ) -> None:
+        self._environment = environment
+        self._imports_once = imports_once
         self._servers: list[_Server] = []
         self._idle: deque[_Server] = deque()
 
-    def _start(
-        self,
-        module: str | None,
-        arguments: Sequence[str],
-        environment: Mapping[str, str],
-        stdout: int,
-        stderr: int,
+    def start(
+        self, command: Sequence[str], environment: Mapping[str, str], stdout: int, stderr: int
     ) -> Fork:
+        """Starts a program in this folder, in a session of its own. Raises `OSError`; if the
+        program is a fork, its `wait` does.
+        """
         request = {
-            "module": module,
-            "arguments": [*arguments],
+            "module": command[2] if self._imports_once else None,
+            "arguments": [*command[3:]] if self._imports_once else [*command],
             "environment": dict(environment),
             "folder": str(Path.cwd()),
         }
         try:
             server = self._idle.pop()
         except IndexError:
-            server = _Server(self._environment, self._folder)
-            self._servers.append(server)
+            server = self._new_server(environment)
         # Through a file, since an environment may be longer than a message.
         with os.fdopen(os.memfd_create("request"), "w") as file:
             json.dump(request, file)
             file.flush()
             socket.send_fds(server.connection, [b"run"], [file.fileno(), stdout, stderr])
-        return Fork(server, self._idle)
+        program = Fork(server, self._idle)
+        if not self._imports_once:
+            program.wait_for_start(None)
+        return program
+
+    def _new_server(self, environment: Mapping[str, str]) -> _Server:
+        """Returns a new server. environment: of the program that it starts first."""
+        if self._imports_once:
+            # Without this variable a server belongs to no try of `powercut`.
+            own = {k: v for k, v in environment.items() if k != "POWERCUT_SESSION"}
+            server = _Server(self._environment or own, None)
+        else:
+            # Python imports from its working folder first, and the user's may have a json.py.
+            server = _Server(self._environment or os.environ, Path(__file__).parents[1])
+        self._servers.append(server)
+        return server
 
     def close(self) -> None:
         """Waits for running programs, and ends the servers."""
         self._idle.clear()
         while self._servers:
             self._servers.pop().end()
-
-
-class Forks(_Servers):
-    """Starts modules as forks of servers that have imported them.
-
-    environment: of the servers. A program's own environment comes too late for imports.
-    """
-
-    def start(
-        self,
-        module: str,
-        arguments: Sequence[str],
-        *,
-        environment: Mapping[str, str],
-        stdout: int,
-        stderr: int,
-    ) -> Fork:
-        """Starts `python -m MODULE ARGUMENT...` in this folder, in a session of its own."""
-        return self._start(module, arguments, environment, stdout, stderr)
-
-
-class Supervisors(_Servers):
-    """Starts commands under servers."""
-
-    def __init__(self) -> None:
-        # Python imports from its working folder first, and the user's may have a json.py.
-        super().__init__(os.environ, Path(__file__).parents[1])
-
-    def start(self, argv: Sequence[str], environment: Mapping[str, str], output: int) -> Fork:
-        """Starts a command in this folder, in a session of its own. Raises `OSError`."""
-        program = self._start(None, argv, environment, output, output)
-        program.wait_for_start(None)
-        return program
 
 
 class Fork:

@@ -7,16 +7,15 @@ import os
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from powercut import shell
 from powercut.errors import PowercutError
-from powercut.forks import Fork, Forks
 from powercut.medium import Medium
 
-__all__ = ["ForkedFunction", "FunctionRecovery", "function_command", "function_environment"]
+__all__ = ["FunctionRecovery", "function_command", "function_environment"]
 
 _MODULE = "powercut.call_function"
 _ONE_AT_A_TIME = threading.Lock()
@@ -66,29 +65,6 @@ def _module_file(function: Callable[..., object]) -> Path | None:
 
 def _qualified_name(function: Callable[..., object]) -> str:
     return getattr(function, "__qualname__", repr(function))
-
-
-class ForkedFunction:
-    """Starts the command of `function_command`, importing its module once for all tries."""
-
-    def __init__(self) -> None:
-        self._forks: Forks | None = None
-        self._making = threading.Lock()
-
-    def start(self, argv: Sequence[str], environment: Mapping[str, str], output: int) -> Fork:
-        with self._making:
-            if self._forks is None:
-                # Without this variable the servers belong to no try.
-                own = {k: v for k, v in environment.items() if k != "POWERCUT_SESSION"}
-                self._forks = Forks(own)
-        arguments = argv[argv.index(_MODULE) + 1 :]
-        return self._forks.start(
-            _MODULE, arguments, environment=environment, stdout=output, stderr=output
-        )
-
-    def close(self) -> None:
-        if self._forks is not None:
-            self._forks.close()
 
 
 def function_command(function: Callable[..., object]) -> tuple[str, ...]:

@@ -129,8 +129,8 @@ class PowerCut:
         from powercut import shell
         from powercut.errors import PowercutError
         from powercut.experiment import CommandRecovery, Experiment
+        from powercut.forks import Forks
         from powercut.functions import (
-            ForkedFunction,
             FunctionRecovery,
             function_command,
             function_environment,
@@ -151,7 +151,7 @@ class PowerCut:
         if options.pop("imports_once", False):
             if not callable(app):
                 raise PowercutError("imports_once: is for functions, and the program is a command")
-            options["starter"] = ForkedFunction()
+            options["starter"] = Forks(imports_once=True)
         prepare = options.pop("prepare", ())
         return Experiment(
             program=function_command(app) if callable(app) else shell.words("app", app),

@@ -28,7 +28,7 @@ from powercut.forks import Forks
 @functools.cache
 def _forks() -> Forks:
     path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
-    forks = Forks({**os.environ, "PYTHONPATH": path})
+    forks = Forks({**os.environ, "PYTHONPATH": path}, imports_once=True)
     atexit.register(forks.close)
     return forks
 
@@ -47,13 +47,8 @@ def run_program(
     """
     told, tells = zip(os.pipe(), os.pipe(), strict=True)
     try:
-        fork = _forks().start(
-            "forked_programs",
-            [text, *map(str, arguments)],
-            environment=environment,
-            stdout=tells[0],
-            stderr=tells[1],
-        )
+        program = [sys.executable, "-m", "forked_programs", text, *map(str, arguments)]
+        fork = _forks().start(program, environment, *tells)
     finally:
         for descriptor in tells:
             os.close(descriptor)
