@@ -98,16 +98,11 @@ void Computer::refuse_child(const char* function, const std::string& path) {
 
 void Computer::claim() {
   if (claimed_) return;
-  const std::string path = settings_.session + "/owner";
-  const int file = system_calls::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL, 0600);
-  if (file < 0) {
+  if (!system_calls::write_file(settings_.session + "/owner", "", O_EXCL)) {
     complain(settings_.session,
              "a second process uses the folders of the medium, and only one can be followed; "
              "run one program (a shell should `exec` it), and prepare the medium by --prepare");
   }
-  const std::string pid = std::to_string(getpid());
-  system_calls::write_all(file, pid.data(), pid.size());
-  system_calls::close(file);
   owner_ = getpid();
   claimed_ = true;
   record_.begun_us = now_us();

@@ -111,15 +111,13 @@ class Description {
     pages_ = system_calls::open(pages.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     computer.flushes.settle(chance_, share_);
     json_.open('{').pair("point", moment.point).pair("kind", moment.kind).pair("function", moment.function);
-    json_.key("frames").open('[');
-    for (const std::string& frame : moment.stack) json_.value(frame);
-    json_.close(']');
+    json_.list("frames", moment.stack);
     computer.names.describe(json_, computer.names.choose(chance_, choose_share(chance_)));
     describe_files();
     json_.pair("differing", mixer_.counts.differ)
         .pair("lost", mixer_.counts.lost)
-        .pair("torn", mixer_.counts.torn);
-    json_.close('}');
+        .pair("torn", mixer_.counts.torn)
+        .close('}');
     system_calls::close(pages_);
     if (failed_ || pages_ < 0 || !json_.write(computer.settings().session + "/cut.json")) {
       complain(computer.settings().session, computer.settings().session + ": can't be written");

@@ -51,11 +51,6 @@ Json& Json::value(std::string_view text) {
   return *this;
 }
 
-bool Json::write(const std::string& path) const {
-  const int file = system_calls::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-  const bool done = file >= 0 && system_calls::write_all(file, text_.data(), text_.size());
-  if (file >= 0) system_calls::close(file);
-  return done;
-}
+bool Json::write(const std::string& path) const { return system_calls::write_file(path, text_); }
 
 }  // namespace powercut

@@ -26,7 +26,13 @@ class Json {
     return key(name).value(held);
   }
 
-  const std::string& text() const { return text_; }
+  template <typename Values>
+  Json& list(std::string_view name, const Values& values) {
+    key(name).open('[');
+    for (const auto& held : values) value(held);
+    return close(']');
+  }
+
   bool write(const std::string& path) const;
 
  private:

@@ -46,40 +46,6 @@ int unmap_memory(void* address, size_t bytes) {
   return result;
 }
 
-void* move_memory(void* address, size_t bytes, size_t new_bytes, int flags, void* to) {
-  POWERCUT_HIDDEN(mremap);
-  Computer& computer = Computer::get();
-  const size_t touched = std::max(bytes, kPage);  // with 0 bytes it maps the same pages a second time
-  if (!computer.active() || !computer.mappings.may_touch(address, touched)) {
-    return hidden_call(address, bytes, new_bytes, flags, to);
-  }
-  const Call call(computer, "mremap", nullptr);
-  const auto mapped = computer.mappings.find(address);
-  void* const moved = hidden_call(address, bytes, new_bytes, flags, to);
-  if (moved == MAP_FAILED) return moved;
-  if ((flags & MREMAP_DONTUNMAP) == 0) computer.mappings.remove(address, bytes);
-  computer.mappings.remove(moved, new_bytes);
-  if (mapped) computer.mappings.add(moved, new_bytes, *mapped->file, mapped->offset);
-  return moved;
-}
-
-int protect_memory(void* address, size_t bytes, int protection) {
-  POWERCUT_HIDDEN(mprotect);
-  Computer& computer = Computer::get();
-  if (!computer.active() || (protection & PROT_WRITE) == 0 || !computer.mappings.may_touch(address, bytes)) {
-    return hidden_call(address, bytes, protection);
-  }
-  const Call call(computer, "mprotect", nullptr);
-  const int result = hidden_call(address, bytes, protection);
-  const std::byte* const end = static_cast<const std::byte*>(address) + bytes;
-  for (const std::byte* at = computer.mappings.next(address); result == 0 && at != nullptr && at < end;) {
-    const auto mapped = computer.mappings.find(at);
-    mapped->file->mapped = true;
-    at = computer.mappings.next(at + mapped->bytes);
-  }
-  return result;
-}
-
 int sync_memory(const char* function, void* caller, void* address, size_t bytes, int flags) {
   POWERCUT_HIDDEN(msync);
   Computer& computer = Computer::get();
@@ -122,10 +88,37 @@ POWERCUT_EXPORT void* mremap(void* address, size_t bytes, size_t new_bytes, int 
     to = va_arg(arguments, void*);
     va_end(arguments);
   }
-  return powercut::move_memory(address, bytes, new_bytes, flags, to);
+  POWERCUT_HIDDEN(mremap);
+  powercut::Computer& computer = powercut::Computer::get();
+  const size_t touched =
+      std::max(bytes, powercut::kPage);  // with 0 bytes it maps the same pages a second time
+  if (!computer.active() || !computer.mappings.may_touch(address, touched)) {
+    return hidden_call(address, bytes, new_bytes, flags, to);
+  }
+  const powercut::Call call(computer, "mremap", nullptr);
+  const auto mapped = computer.mappings.find(address);
+  void* const moved = hidden_call(address, bytes, new_bytes, flags, to);
+  if (moved == MAP_FAILED) return moved;
+  if ((flags & MREMAP_DONTUNMAP) == 0) computer.mappings.remove(address, bytes);
+  computer.mappings.remove(moved, new_bytes);
+  if (mapped) computer.mappings.add(moved, new_bytes, *mapped->file, mapped->offset);
+  return moved;
 }
 POWERCUT_EXPORT int mprotect(void* address, size_t bytes, int protection) noexcept {
-  return powercut::protect_memory(address, bytes, protection);
+  POWERCUT_HIDDEN(mprotect);
+  powercut::Computer& computer = powercut::Computer::get();
+  if (!computer.active() || (protection & PROT_WRITE) == 0 || !computer.mappings.may_touch(address, bytes)) {
+    return hidden_call(address, bytes, protection);
+  }
+  const powercut::Call call(computer, "mprotect", nullptr);
+  const int result = hidden_call(address, bytes, protection);
+  const std::byte* const end = static_cast<const std::byte*>(address) + bytes;
+  for (const std::byte* at = computer.mappings.next(address); result == 0 && at != nullptr && at < end;) {
+    const auto mapped = computer.mappings.find(at);
+    mapped->file->mapped = true;
+    at = computer.mappings.next(at + mapped->bytes);
+  }
+  return result;
 }
 POWERCUT_EXPORT int munmap(void* address, size_t bytes) noexcept {
   return powercut::unmap_memory(address, bytes);

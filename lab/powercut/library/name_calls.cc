@@ -182,25 +182,21 @@ POWERCUT_EXPORT int renameat2(int from_folder, const char* from, int to_folder, 
                    [&] { return hidden_call(from_folder, from, to_folder, to, flags); });
 }
 
-POWERCUT_EXPORT int link(const char* from, const char* to) noexcept {
-  POWERCUT_HIDDEN(link);
-  return add_name("link", POWERCUT_CALLER, AT_FDCWD, to, [&] { return hidden_call(from, to); });
-}
-POWERCUT_EXPORT int linkat(int from_folder, const char* from, int to_folder, const char* to,
-                           int flags) noexcept {
-  POWERCUT_HIDDEN(linkat);
-  return add_name("linkat", POWERCUT_CALLER, to_folder, to,
-                  [&] { return hidden_call(from_folder, from, to_folder, to, flags); });
-}
-POWERCUT_EXPORT int symlink(const char* target, const char* path) noexcept {
-  POWERCUT_HIDDEN(symlink);
-  return add_name("symlink", POWERCUT_CALLER, AT_FDCWD, path, [&] { return hidden_call(target, path); });
-}
-POWERCUT_EXPORT int symlinkat(const char* target, int folder, const char* path) noexcept {
-  POWERCUT_HIDDEN(symlinkat);
-  return add_name("symlinkat", POWERCUT_CALLER, folder, path,
-                  [&] { return hidden_call(target, folder, path); });
-}
+// name, the folder and the path of the new name, parameters, values
+#define POWERCUT_ADD(name, folder, path, parameters, values)                                   \
+  POWERCUT_EXPORT int name parameters noexcept {                                               \
+    POWERCUT_HIDDEN(name);                                                                     \
+    return add_name(#name, POWERCUT_CALLER, folder, path, [&] { return hidden_call values; }); \
+  }
+POWERCUT_ADD(link, AT_FDCWD, to, (const char* from, const char* to), (from, to))
+POWERCUT_ADD(linkat, to_folder, to,
+             (int from_folder, const char* from, int to_folder, const char* to, int flags),
+             (from_folder, from, to_folder, to, flags))
+POWERCUT_ADD(symlink, AT_FDCWD, path, (const char* target, const char* path), (target, path))
+POWERCUT_ADD(symlinkat, folder, path, (const char* target, int folder, const char* path),
+             (target, folder, path))
+POWERCUT_ADD(mkdir, AT_FDCWD, path, (const char* path, mode_t mode), (path, mode))
+POWERCUT_ADD(mkdirat, folder, path, (int folder, const char* path, mode_t mode), (folder, path, mode))
 // result, its value if the call failed
 #define POWERCUT_MAKE_NAMED(name, result, failed, parameters, values, ...) \
   POWERCUT_EXPORT result name parameters __VA_ARGS__ {                     \
@@ -219,11 +215,3 @@ POWERCUT_MAKE_NAMED(mkostemp, int, -1, (char* pattern, int flags), (pattern, fla
 POWERCUT_MAKE_NAMED(mkostemp64, int, -1, (char* pattern, int flags), (pattern, flags))
 POWERCUT_MAKE_NAMED(mkstemps, int, -1, (char* pattern, int suffix), (pattern, suffix))
 POWERCUT_MAKE_NAMED(mkostemps, int, -1, (char* pattern, int suffix, int flags), (pattern, suffix, flags))
-POWERCUT_EXPORT int mkdir(const char* path, mode_t mode) noexcept {
-  POWERCUT_HIDDEN(mkdir);
-  return add_name("mkdir", POWERCUT_CALLER, AT_FDCWD, path, [&] { return hidden_call(path, mode); });
-}
-POWERCUT_EXPORT int mkdirat(int folder, const char* path, mode_t mode) noexcept {
-  POWERCUT_HIDDEN(mkdirat);
-  return add_name("mkdirat", POWERCUT_CALLER, folder, path, [&] { return hidden_call(folder, path, mode); });
-}

@@ -34,20 +34,12 @@ void Record::add_useful(const char* what, const char* function, const CallStack&
 void Record::describe(Json& json) const {
   std::vector<const Place*> places(places_.size());
   for (const auto& [place, number] : places_) places[number] = &place;
-  const auto frames = [&json](const CallStack& stack) {
-    json.key("frames").open('[');
-    for (const std::string& frame : stack) json.value(frame);
-    json.close(']');
-  };
   json.pair("duration_us", now_us() - begun_us).key("places").open('[');
   for (const Place* place : places) {
     json.open('{').pair("kind", name_of(place->kind)).pair("function", place->function);
-    frames(place->stack);
-    json.close('}');
+    json.list("frames", place->stack).close('}');
   }
-  json.close(']').key("points").open('[');
-  for (const uint32_t point : points_) json.value(point);
-  json.close(']').key("sites").open('[');
+  json.close(']').list("points", points_).key("sites").open('[');
   for (const auto& [key, held] : sites_) {
     json.open('{').pair("site", key.first).pair("what", key.second);
     json.pair("function", held.first).pair("calls", held.second).close('}');
@@ -57,8 +49,7 @@ void Record::describe(Json& json) const {
     json.open('{').pair("what", key.first).pair("function", key.second.function);
     json.pair("calls", use.calls).pair("useless_calls", use.useless);
     json.pair("lines", use.lines).pair("clean_lines", use.clean);
-    frames(key.second.stack);
-    json.close('}');
+    json.list("frames", key.second.stack).close('}');
   }
   json.close(']');
 }

@@ -24,8 +24,6 @@ int open_file(const char* function, void* caller, int folder, const char* path, 
 int resize_file(const char* function, void* caller, int descriptor, off_t bytes);
 int allocate_file(const char* function, void* caller, int descriptor, off_t offset, off_t bytes);  // an errno
 void* map_memory(void* address, size_t bytes, int protection, int flags, int descriptor, off_t offset);
-void* move_memory(void* address, size_t bytes, size_t new_bytes, int flags, void* to);
-int protect_memory(void* address, size_t bytes, int protection);
 int unmap_memory(void* address, size_t bytes);
 // Makes the program's stores in these pages durable.
 int sync_memory(const char* function, void* caller, void* address, size_t bytes, int flags);

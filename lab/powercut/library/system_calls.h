@@ -38,5 +38,12 @@ inline bool write_all(int descriptor, const void* data, size_t bytes) {
   }
   return true;
 }
+// Writes a new file, or an existing one anew unless the flags have O_EXCL. Returns whether all is written.
+inline bool write_file(const std::string& path, const std::string& content, int flags = 0) {
+  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | flags, 0600);
+  const bool done = file >= 0 && write_all(file, content.data(), content.size());
+  if (file >= 0) close(file);
+  return done;
+}
 
 }  // namespace powercut::system_calls
