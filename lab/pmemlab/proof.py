@@ -1,4 +1,4 @@
-"""The proof gate: checks a machine's facts against its topology, and keeps the evidence."""
+"""The proof gate: reads a machine's facts, checks them against its topology, keeps the evidence."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
-from pmemlab.errors import Mismatch, MissingFactError, ProofError, UnknownFactError
+from pmemlab.errors import LabError, Mismatch, MissingFactError, ProofError, UnknownFactError
 from pmemlab.machines.guest.fact_names import FACTS, is_fact_name
-from pmemlab.machines.protocol import Accelerator
+from pmemlab.machines.protocol import CRASH_STACKS_ENVIRONMENT, Accelerator, Machine
 from pmemlab.topology import Topology
 from pmemlab.whole_file import write_whole
 
-__all__ = ["Proof", "find_fact", "mismatches", "probe_command", "prove"]
+__all__ = ["Proof", "find_fact", "mismatches", "probe_command", "prove", "read_facts"]
+
+_PROBE_LIMIT_S = 180.0  # emulated machines that start together share the cores
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,20 @@ def probe_command(topology: Topology, python: str) -> list[str]:
     if topology.ssd is not None:
         command += ["--ssd", topology.ssd.path]
     return command
+
+
+def read_facts(machine: Machine) -> dict[str, Any]:
+    """Returns the machine's current facts. Raises `LabError` if they can't be read."""
+    command = probe_command(machine.topology, machine.python)
+    done = machine.run(command, env=CRASH_STACKS_ENVIRONMENT, timeout=_PROBE_LIMIT_S)
+    machine_name = f"{machine.kind} {machine.topology.name}"
+    if done.returncode:
+        raise LabError(f"{machine_name}: its facts can't be read: {done.stderr}")
+    try:
+        facts: dict[str, Any] = json.loads(done.stdout)
+    except ValueError:
+        raise LabError(f"{machine_name}: its probe printed no facts: {done.stdout!r}") from None
+    return facts
 
 
 def find_fact(facts: Mapping[str, object], name: str) -> object:

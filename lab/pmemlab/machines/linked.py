@@ -7,9 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
+from pmemlab.machines.boot import Uptime
 from pmemlab.machines.guest.link import Command, Link
 from pmemlab.machines.protocol import OnLine, Result
-from pmemlab.machines.uptime import Uptime
 
 __all__ = ["LinkedMachine"]
 

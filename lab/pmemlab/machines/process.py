@@ -22,17 +22,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from pmemlab.errors import MachineDiedError, MissingFactError, MissingRequirementError
-from pmemlab.machines.boot import Boot
+from pmemlab.machines.boot import POWER_CUT, STOPPED, Boot, Uptime
 from pmemlab.machines.capacity import missing_space
-from pmemlab.machines.facts import read_facts
 from pmemlab.machines.guest import agent
 from pmemlab.machines.guest.link import Link
 from pmemlab.machines.leftovers import ProcessMark
 from pmemlab.machines.linked import LinkedMachine
 from pmemlab.machines.protocol import Accelerator, Kind
 from pmemlab.machines.state_folder import StateFolder
-from pmemlab.machines.uptime import POWER_CUT, STOPPED, Uptime
-from pmemlab.proof import find_fact, mismatches
+from pmemlab.proof import find_fact, mismatches, read_facts
 from pmemlab.topology import MISLEADING, Topology
 
 __all__ = ["LOST_BY_POWER_CUT", "ProcessMachine", "open_process_machine", "requirements"]

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pmemlab.topology import Topology
 
 __all__ = [
+    "CRASH_STACKS_ENVIRONMENT",
     "KINDS",
     "Accelerator",
     "Booting",
@@ -31,6 +32,11 @@ Accelerator = Literal["kvm", "tcg", "none"]
 
 OnLine = Callable[[str], None]
 """Takes a line without its end, as UTF-8 (other bytes as surrogate escapes)."""
+
+
+CRASH_STACKS_ENVIRONMENT: Final = {"PYTHONFAULTHANDLER": "1"}
+"""Environment that makes a command show its stacks when it crashes or is aborted. All of the lab's
+commands have it, so one prepared process serves them."""
 
 
 @dataclass(frozen=True)

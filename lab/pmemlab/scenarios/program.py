@@ -18,8 +18,7 @@ from typing import Annotated, Any, Final
 
 from embstore.options import TIER_KINDS, StorageType
 from pmemlab.machines.copying import owned_by_root
-from pmemlab.machines.facts import CRASH_STACKS_ENVIRONMENT
-from pmemlab.machines.protocol import Machine
+from pmemlab.machines.protocol import CRASH_STACKS_ENVIRONMENT, Machine
 from pmemlab.scenarios.document import Scenario, Workload
 from pmemlab.schema import AnyNumber, Document, FieldError, File, MaybeEmpty, Must, Positive, Text
 from pmemlab.topology import Topology

@@ -17,8 +17,15 @@ from tempfile import TemporaryDirectory
 
 from pmemlab.errors import LabError
 from pmemlab.machines.copying import copy_in, copy_out, temporary_folder, unpack
-from pmemlab.machines.facts import CRASH_STACKS_ENVIRONMENT
-from pmemlab.machines.protocol import Accelerator, Booting, Kind, Machine, OnLine, Result
+from pmemlab.machines.protocol import (
+    CRASH_STACKS_ENVIRONMENT,
+    Accelerator,
+    Booting,
+    Kind,
+    Machine,
+    OnLine,
+    Result,
+)
 from pmemlab.scenarios.command import cut_command, saving_command, workload_command
 from pmemlab.scenarios.document import PowerCuts, Scenario
 from pmemlab.scenarios.power_cuts import PowerCut, kept_folder, run_until_cut

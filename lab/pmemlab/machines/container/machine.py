@@ -14,6 +14,7 @@ import docker
 from docker.models.containers import Container
 
 from pmemlab.errors import LabError, MissingRequirementError
+from pmemlab.machines.boot import POWER_CUT, STOPPED, Uptime
 from pmemlab.machines.capacity import machine_bytes, missing_memory
 from pmemlab.machines.container.clone import Clone, find_clone
 from pmemlab.machines.container.compose_file import check_versions
@@ -35,14 +36,12 @@ from pmemlab.machines.container.inventory import (
 )
 from pmemlab.machines.container.kvm import kvm_works
 from pmemlab.machines.container.user_topology import serves_topology
-from pmemlab.machines.facts import read_facts
 from pmemlab.machines.guest import agent
 from pmemlab.machines.guest.link import Link
 from pmemlab.machines.lease import Lease
 from pmemlab.machines.linked import LinkedMachine
 from pmemlab.machines.protocol import Accelerator, Booting
-from pmemlab.machines.uptime import POWER_CUT, STOPPED, Uptime
-from pmemlab.proof import prove
+from pmemlab.proof import prove, read_facts
 from pmemlab.topology import Topology
 
 __all__ = [

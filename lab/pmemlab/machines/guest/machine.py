@@ -22,9 +22,8 @@ from pmemlab.errors import (
     MissingRequirementError,
     ProvisionError,
 )
-from pmemlab.machines.boot import Boot
+from pmemlab.machines.boot import POWER_CUT, STOPPED, Boot, Uptime
 from pmemlab.machines.capacity import EMULATOR_BYTES, media_bytes, missing_memory, missing_space
-from pmemlab.machines.facts import read_facts
 from pmemlab.machines.guest.accelerator import choose_accelerator
 from pmemlab.machines.guest.host_files import HostFiles, compile_packages, package_folders
 from pmemlab.machines.guest.initramfs import find_busybox, write_initramfs
@@ -38,8 +37,7 @@ from pmemlab.machines.guest.shares import foreign_site_folders, guest_root, shar
 from pmemlab.machines.linked import LinkedMachine
 from pmemlab.machines.protocol import Accelerator, Booting
 from pmemlab.machines.state_folder import StateFolder
-from pmemlab.machines.uptime import POWER_CUT, STOPPED, Uptime
-from pmemlab.proof import Proof, find_fact, mismatches, prove
+from pmemlab.proof import Proof, find_fact, mismatches, prove, read_facts
 from pmemlab.topology import Topology
 
 __all__ = [
