@@ -309,12 +309,15 @@ def test_gradients_may_be_clipped_before_they_are_applied() -> None:
         np.testing.assert_allclose(session.run(dense), [0, -4 / length], rtol=1e-6)
 
 
-@pytest.mark.parametrize("safe", [False, True], ids=["plain", "safe"])
+@pytest.mark.parametrize("form", ["plain", "safe", "safe, a default"])
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
 def test_clipped_gradients_of_sparse_look_ups_are_those_of_a_plain_variable(
-    safe: bool, combiner: str
+    form: str, combiner: str
 ) -> None:
-    look_up = tf.nn.safe_embedding_lookup_sparse if safe else tf.nn.embedding_lookup_sparse
+    look_up = (
+        tf.nn.embedding_lookup_sparse if form == "plain" else tf.nn.safe_embedding_lookup_sparse
+    )
+    default = {"default_id": 4} if "default" in form else {}
     places = np.array([[0, 0], [0, 1], [0, 2], [2, 0], [2, 1]], np.int64)  # bag 1 is empty
     ids = tf.SparseTensor(places, np.array([4, 1, 4, 4, 0], np.int64), [3, 3])
     ones = tf.ones_initializer()
@@ -322,7 +325,7 @@ def test_clipped_gradients_of_sparse_look_ups_are_those_of_a_plain_variable(
     plain = tf.get_variable("plain", [5, 2], initializer=ones, use_resource=True)
     runs = []
     for table in (embedding, plain):
-        bags = look_up(table, ids, None, combiner=combiner)
+        bags = look_up(table, ids, None, combiner=combiner, **default)
         loss = tf.reduce_sum(tf.square(bags))
         gradients, norm = tf.clip_by_global_norm(tf.gradients(loss, [table]), 1.0)
         train = tf.train.AdagradOptimizer(0.5).apply_gradients([(gradients[0], table)])
@@ -333,7 +336,9 @@ def test_clipped_gradients_of_sparse_look_ups_are_those_of_a_plain_variable(
             (bags, norm, _), (plain_bags, plain_norm, _) = session.run(runs)
             np.testing.assert_allclose(bags, plain_bags, rtol=1e-6)
             np.testing.assert_allclose(norm, plain_norm, rtol=1e-6)
-        assert session.run(embedding.get_frequency([0, 1, 4])).tolist() == [3, 3, 9]
+        of_default = 3 if default else 0
+        frequencies = session.run(embedding.get_frequency([0, 1, 4])).tolist()
+        assert frequencies == [3, 3, 9 + of_default]
 
 
 def test_a_variable_that_is_not_trainable_is_left_as_it_is() -> None:

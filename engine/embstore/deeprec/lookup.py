@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from embstore.deeprec.reading import look_up
+from embstore.deeprec.reading import keys_of, look_up
 from embstore.deeprec.variable import EmbeddingVariable, Partition
 from embstore.errors import InvalidArgumentError
 
@@ -19,6 +19,10 @@ __all__ = [
     "extend_gradients",
     "extend_safe_embedding_lookup_sparse",
 ]
+
+
+# TensorFlow combines the rows of all ids without looking for repeated ids first.
+_FAST = {"allow_fast_lookup": True}
 
 
 def extend_embedding_lookup(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -59,8 +63,8 @@ def extend_embedding_lookup_sparse(original: Callable[..., Any]) -> Callable[...
         variable = _variable_in(params)
         if variable is None:
             return original(params, sp_ids, sp_weights, **options)
-        rows, row_numbers = _rows_and_row_numbers(variable, sp_ids, first_row=0)
-        return original(rows, row_numbers, sp_weights, **options)
+        rows = look_up(variable, _values_of(variable, sp_ids), for_bags=True)
+        return original(rows, _numbered(sp_ids, 0), sp_weights, **options | _FAST)
 
     return _with_names(embedding_lookup_sparse, original)
 
@@ -84,33 +88,33 @@ def extend_safe_embedding_lookup_sparse(original: Callable[..., Any]) -> Callabl
             )
         if sparse_weights is not None and combiner != "sum":
             sparse_ids, sparse_weights = _with_positive_weights(sparse_ids, sparse_weights)
-        rows, row_numbers = _rows_and_row_numbers(variable, sparse_ids, first_row=1)
+        values = _values_of(variable, sparse_ids)
+        # The row of empty bags comes first, since it must exist even if there are no other rows.
         if default_id is None:
-            empty_row = tf.zeros([1, variable.dim])
+            rows = look_up(variable, values, for_bags=True)
+            rows, first_number = tf.concat([tf.zeros([1, variable.dim]), rows], 0), 1
         else:
-            empty_row = _row_of_empty_bags(variable, sparse_ids, default_id)
-        # This row comes first, since it must exist even if there are no other rows.
+            empty = _id_of_empty_bags(sparse_ids, default_id)
+            values = tf.concat([empty, keys_of(variable, values)], 0)
+            rows, first_number = look_up(variable, values, for_bags=True), tf.size(empty)
         return original(
-            tf.concat([empty_row, rows], 0),
-            row_numbers,
+            rows,
+            _numbered(sparse_ids, first_number),
             sparse_weights,
             combiner,
             None if default_id is None else 0,
-            **options,
+            **options | _FAST,
         )
 
     return _with_names(safe_embedding_lookup_sparse, original)
 
 
-def _row_of_empty_bags(variable: EmbeddingVariable, sparse_ids: Any, default_id: int) -> Any:
-    """Returns the row of default_id, (1, dim), or zeros if no bag is empty: then the row isn't
-    looked up, and so isn't trained.
-    """
+def _id_of_empty_bags(sparse_ids: Any, default_id: int) -> Any:
+    """Returns default_id, int64 (1,), or no id if no bag is empty: then its row isn't trained."""
     bags = tf.sparse.reshape(sparse_ids, tf.stack([-1, sparse_ids.dense_shape[-1]]))
-    filled = tf.size(tf.unique(bags.indices[:, 0]).y, out_type=tf.int64)
-    is_any_empty = tf.cast(filled < bags.dense_shape[0], tf.int32)
-    row = look_up(variable, tf.fill([is_any_empty], tf.constant(default_id, tf.int64)))
-    return tf.concat([row, tf.zeros([1 - is_any_empty, variable.dim])], 0)
+    _, is_empty = tf.sparse.fill_empty_rows(bags, tf.zeros([], bags.dtype))
+    is_any_empty = tf.cast(tf.reduce_any(is_empty), tf.int32)
+    return tf.fill([is_any_empty], tf.constant(default_id, tf.int64))
 
 
 def extend_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -150,27 +154,19 @@ def _variable_in(params: Any) -> EmbeddingVariable | None:
     return params if isinstance(params, EmbeddingVariable) else None
 
 
-def _rows_and_row_numbers(
-    variable: EmbeddingVariable, ids: Any, *, first_row: int
-) -> tuple[Any, Any]:
-    """Returns rows of the distinct ids, and each id's place in them, for TensorFlow to combine.
-
-    As in TensorFlow's own look-up, gradients flow back to distinct ids, so that their norms are
-    those of a plain variable. All ids are looked up, since the table counts each occurrence.
-    """
+def _values_of(variable: EmbeddingVariable, ids: Any) -> Any:
     if not isinstance(ids, tf.SparseTensor):
         raise InvalidArgumentError(
             f"ids: of {variable.op.name} must be a tf.SparseTensor, got {type(ids).__name__}; "
             "tf.RaggedTensor.to_sparse makes one"
         )
-    rows = look_up(variable, ids.values)
-    distinct, row_numbers = tf.unique(ids.values, out_idx=tf.int64)
-    positions = tf.range(tf.size(ids.values, out_type=tf.int64))
-    firsts = tf.math.unsorted_segment_min(positions, row_numbers, tf.size(distinct))
-    return (
-        tf.gather(rows, firsts),
-        tf.SparseTensor(ids.indices, row_numbers + first_row, ids.dense_shape),
-    )
+    return ids.values
+
+
+def _numbered(ids: Any, first: Any) -> Any:
+    """Returns the ids' bags with a number in place of each id, in their order."""
+    numbers = tf.range(first, first + tf.size(ids.values))
+    return tf.SparseTensor(ids.indices, tf.cast(numbers, tf.int64), ids.dense_shape)
 
 
 def _with_positive_weights(ids: Any, weights: Any) -> tuple[Any, Any]:

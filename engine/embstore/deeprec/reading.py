@@ -17,6 +17,7 @@ from embstore.errors import InvalidArgumentError
 __all__ = ["as_keys", "keys_of", "look_up", "on_cpu"]
 
 _GRADIENT = "EmbstoreRows"
+_SUMMED_GRADIENT = "EmbstoreRowsOfBags"
 _TRAINED = "embstore_trained_look_ups"  # a collection of operation names
 
 
@@ -52,11 +53,16 @@ def as_keys(argument: str, ids: Any) -> Any:
     return tf.cast(ids, tf.int64)
 
 
-def look_up(variable: _Variable, ids: Any, name: str | None = None) -> Any:
+def look_up(
+    variable: _Variable, ids: Any, name: str | None = None, *, for_bags: bool = False
+) -> Any:
     """Returns the rows of ids, float32 of ids.shape + (dim,).
 
     Once `tf.gradients` or an optimizer has asked for its gradient, it reads rows for a training
     step, whose update counts them. Before that it counts and promotes, like look-ups that serve.
+
+    for_bags: repeated ids share a gradient: their sum stands at the id's first place, and zeros at
+        the others, so that gradients have the norm that TensorFlow's look-ups of bags give them.
     """
     keys = keys_of(variable, ids)
     graph = keys.graph
@@ -67,15 +73,16 @@ def look_up(variable: _Variable, ids: Any, name: str | None = None) -> Any:
         return table_of(int(number)).lookup(keys, train=operation[0] in trained)
 
     with (
-        on_cpu(),
         tf.name_scope(name, f"{variable.op.name}_lookup") as scope,
-        graph.gradient_override_map({"PyFunc": _GRADIENT}),
+        graph.gradient_override_map({"PyFunc": _SUMMED_GRADIENT if for_bags else _GRADIENT}),
     ):
-        rows = tf.numpy_function(
-            read, [variable.number, keys, variable.rows], tf.float32, name="rows"
-        )
+        with on_cpu():
+            rows = tf.numpy_function(
+                read, [variable.number, keys, variable.rows], tf.float32, name="rows"
+            )
         operation.append(rows.op.name)
         rows.set_shape(keys.shape.concatenate([variable.dim]))
+        # Not on_cpu: TensorFlow combines rows fast only on the device that their bags are on.
         return tf.identity(rows, name=scope)
 
 
@@ -87,3 +94,13 @@ def _gradient(operation: Any, rows_gradient: Any) -> list[Any]:
     values = tf.reshape(tf.convert_to_tensor(rows_gradient), [-1, rows.shape[1]])
     # tf.cond needs the shape: it makes slices without rows if there was no look-up.
     return [None, None, tf.IndexedSlices(values, tf.reshape(keys, [-1]), tf.shape(rows))]
+
+
+@tf.RegisterGradient(_SUMMED_GRADIENT)  # type: ignore[untyped-decorator]
+def _summed_gradient(operation: Any, rows_gradient: Any) -> list[Any]:
+    keys = operation.inputs[1]
+    count = tf.size(keys)
+    distinct, numbers = tf.unique(keys)
+    firsts = tf.math.unsorted_segment_min(tf.range(count), numbers, tf.size(distinct))
+    sums = tf.math.unsorted_segment_sum(rows_gradient, tf.gather(firsts, numbers), count)
+    return _gradient(operation, sums)
