@@ -645,7 +645,8 @@ def test_a_saver_of_an_imported_graph_says_that_it_has_no_rows(tmp_path: Path) -
         assert session._closed
 
 
-def test_init_from_checkpoint_refuses_embedding_variables(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["map", "pattern"])
+def test_warm_starts_refuse_embedding_variables(by: str, tmp_path: Path) -> None:
     model = Model()
     with model.session() as session:
         session.run(model.init)
@@ -658,7 +659,13 @@ def test_init_from_checkpoint_refuses_embedding_variables(tmp_path: Path) -> Non
         for target in (rows, [rows], "of/rows", "of/", "/"):
             with pytest.raises(UnsupportedError, match=r"assignment_map: of/rows is an embedd"):
                 tf.train.init_from_checkpoint(path, {"rows": target})
-        tf.train.init_from_checkpoint(path, {"dense": "of/dense"})
+        for target in (".*", None, "of/r", [rows], ["of/rows"]):
+            with pytest.raises(UnsupportedError, match=r"vars_to_warm_start: of/rows is an embedd"):
+                tf.train.warm_start(path, target)
+        if by == "map":
+            tf.train.init_from_checkpoint(path, {"dense": "of/dense"})
+        else:
+            tf.train.warm_start(path, "of/dense", None, {"of/dense": "dense"})
         with tf.Session() as session:
             session.run(tf.global_variables_initializer())
             np.testing.assert_array_equal(session.run(weights), dense)

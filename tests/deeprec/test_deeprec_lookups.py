@@ -135,7 +135,7 @@ def test_tensorflows_own_variables_are_looked_up_as_before() -> None:
     assert (found == expected).all()
 
 
-def test_two_variables_in_one_look_up_are_refused() -> None:
+def test_look_ups_of_several_variables_or_another_kind_of_ids_are_refused() -> None:
     one, other = (tf.get_embedding_variable(name, 2) for name in "ab")
     with pytest.raises(es.errors.InvalidArgumentError, match="params must be one embedding"):
         tf.nn.embedding_lookup([one, other], tf.constant([1], tf.int64))
@@ -144,6 +144,9 @@ def test_two_variables_in_one_look_up_are_refused() -> None:
         tf.nn.embedding_lookup(list(parts)[1], tf.constant([1], tf.int64))
     with pytest.raises(es.errors.InvalidArgumentError, match=r"must be a tf\.SparseTensor"):
         tf.nn.embedding_lookup_sparse(one, tf.constant([[1]], tf.int64), None)
+    for ids in (sparse(VALUES, tf.int64), tf.ragged.constant([[1], [2, 3]], tf.int64)):
+        with pytest.raises(es.errors.InvalidArgumentError, match=r"a must be a dense tensor, got"):
+            tf.nn.embedding_lookup(one, ids)
 
 
 def test_a_look_up_counts_once_when_it_trains_and_when_it_serves() -> None:

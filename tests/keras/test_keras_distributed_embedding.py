@@ -196,7 +196,7 @@ def test_rows_of_tables_are_returned_by_name() -> None:
             "same TableConfig",
         ),
         (lambda: layer_of("sum")({"other": IDS}), "inputs"),
-        (lambda: layer_of("sum")({"bag": IDS[:, :2]}), "input_shape"),
+        (lambda: layer_of("sum")({"bag": IDS[:, :2]}), r"have its input_shape, \(None, 3\), got"),
         (lambda: layer_of("sum")({"bag": IDS}, {"bag": WEIGHTS[:, :2]}), "weights"),
     ],
 )

@@ -22,7 +22,7 @@ from embstore.deeprec.tensorflow_inside import (
     sequence_feature_column,
 )
 from embstore.deeprec.variable import EMBEDDING_VARIABLES, EmbeddingVariable
-from embstore.deeprec.warm_start import extend_init_from_checkpoint
+from embstore.deeprec.warm_start import extend_init_from_checkpoint, extend_warm_start
 from embstore.options import (
     CBFFilter,
     CounterFilter,
@@ -104,6 +104,7 @@ def _add_savers() -> None:
     for module in (tf.train, monitored_session):
         module.Scaffold = monitored.Scaffold
     tf.train.init_from_checkpoint = extend_init_from_checkpoint(tf.train.init_from_checkpoint)
+    tf.train.warm_start = extend_warm_start(tf.train.warm_start)
     tf.train.MonitoredTrainingSession = monitored.extend_monitored_training_session(
         tf.train.MonitoredTrainingSession
     )

@@ -40,6 +40,11 @@ def on_cpu() -> Any:
 
 def keys_of(variable: _Variable, ids: Any) -> Any:
     """Returns the ids as an int64 tensor of ids.shape."""
+    if isinstance(ids, (tf.SparseTensor, tf.RaggedTensor)):
+        raise InvalidArgumentError(
+            f"ids: of {variable.op.name} must be a dense tensor, got {type(ids).__name__}; "
+            "tf.nn.embedding_lookup_sparse combines the rows of sparse ids"
+        )
     return as_keys(f"ids: of {variable.op.name}", tf.convert_to_tensor(ids))
 
 

@@ -213,8 +213,11 @@ def _check_input(feature: FeatureConfig, shape: Any) -> None:
         )
     )
     if not fits:
+        wanted = (
+            "the shape (batch,) or (batch, length)"
+            if expected is None
+            else f"its input_shape, {expected}"
+        )
         raise InvalidArgumentError(
-            f"ids of the feature {feature.name} must be (batch,) or (batch, length)"
-            f"{'' if expected is None else f', as its input_shape={expected} says'}, "
-            f"got {tuple(shape)}"
+            f"ids of the feature {feature.name} must have {wanted}, got {tuple(shape)}"
         )

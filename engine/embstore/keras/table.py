@@ -172,9 +172,9 @@ class Table:
             min_id, max_id = ids.min(), ids.max()
             if min_id < 0 or max_id >= size:
                 raise InvalidArgumentError(
-                    f"{self.name}: ids must be from 0 to {size - 1}, as its input_dim={size} "
-                    f"says, got {min_id if min_id < 0 else max_id}; with input_dim=None any int64 "
-                    "is a key"
+                    f"{self.name}: ids must be from 0 to {size - 1}, as its input_dim (of a "
+                    f"TableConfig: vocabulary_size) says, got {min_id if min_id < 0 else max_id}; "
+                    "with None any int64 is a key"
                 )
 
     def check_stand_in(self, values: Floats) -> None:
