@@ -108,4 +108,5 @@ def _summed_gradient(operation: Any, rows_gradient: Any) -> list[Any]:
     distinct, numbers = tf.unique(keys)
     firsts = tf.math.unsorted_segment_min(tf.range(count), numbers, tf.size(distinct))
     sums = tf.math.unsorted_segment_sum(rows_gradient, tf.gather(firsts, numbers), count)
-    return _gradient(operation, sums)
+    gradients: list[Any] = _gradient(operation, sums)
+    return gradients
