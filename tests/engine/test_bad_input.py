@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -360,6 +361,23 @@ def test_every_call_refuses_variables_that_are_no_list(what: Any, tmp_path: Path
     for call, arguments in calls:
         with pytest.raises(InvalidArgumentError, match="variables must be a list of Embedding"):
             call(*arguments)
+
+
+def test_what_holds_variables_is_refused_with_the_way_to_get_them(
+    make_variable: MakeVariable, tmp_path: Path
+) -> None:
+    module = SimpleNamespace(variable=make_variable())
+    cases: list[tuple[Any, str]] = [
+        (
+            {"users": module.variable},
+            r"list of EmbeddingVariables, got dict; give its \.values\(\)",
+        ),
+        ([module], r"EmbeddingVariables, got SimpleNamespace; give its \.variable"),
+        (module, r"list of EmbeddingVariables, got SimpleNamespace; give its \.variable"),
+    ]
+    for variables, message in cases:
+        with pytest.raises(InvalidArgumentError, match=f"variables must be (a )?{message}"):
+            es.save(tmp_path / "save", variables)
 
 
 @pytest.mark.parametrize(("nothing", "kind"), [(None, "NoneType"), (np.array(5), "ndarray")])

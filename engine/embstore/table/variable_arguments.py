@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from embstore.errors import InvalidArgumentError
@@ -16,7 +17,7 @@ def check_variable(value: object) -> EmbeddingVariable:
     if not isinstance(value, EmbeddingVariable):
         raise InvalidArgumentError(
             "variable must be an embstore.EmbeddingVariable (see get_embedding_variable), got "
-            f"{type(value).__name__}"
+            f"{_described(value)}"
         )
     return value
 
@@ -27,14 +28,21 @@ def check_variable_list(value: Any) -> list[EmbeddingVariable]:
     """
     if isinstance(value, EmbeddingVariable):
         raise InvalidArgumentError(f"variables must be a list; give [{value.name}]")
-    if not checks.is_iterable(value):
+    if not checks.is_iterable(value) or isinstance(value, Mapping):
         raise InvalidArgumentError(
-            f"variables must be a list of EmbeddingVariables, got {type(value).__name__}"
+            f"variables must be a list of EmbeddingVariables, got {_described(value)}"
         )
     chosen: list[EmbeddingVariable] = list(value)
     for variable in chosen:
         if not isinstance(variable, EmbeddingVariable):
             raise InvalidArgumentError(
-                f"variables must be EmbeddingVariables, got {type(variable).__name__}"
+                f"variables must be EmbeddingVariables, got {_described(variable)}"
             )
     return chosen
+
+
+def _described(value: object) -> str:
+    name = type(value).__name__
+    if isinstance(getattr(value, "variable", None), EmbeddingVariable):
+        return f"{name}; give its .variable"  # a module of PyTorch, for example
+    return f"{name}; give its .values()" if isinstance(value, Mapping) else name
