@@ -200,7 +200,7 @@ def test_a_program_without_expectations_ran_but_is_not_said_to_work(tmp_path: Pa
     [
         ([], "the program's last line: the file: must be a mapping of fields, not []"),
         ({"seconds": 1}, "the program's last line: samples: is missing"),
-        (document(seconds=0), "seconds: must be a number above 0, not 0"),
+        (document(seconds=0), "seconds: must be a number above 0, 1e+30 at most, not 0"),
         (document(losses=["x", 0.5]), "losses[0]: must be a finite number, or the text that"),
         (document(losses=[10**400]), "losses[0]: must be a finite number"),
         (document(seconds=1e-320), "samples: are more than 9.99989e-321 seconds can have"),
