@@ -110,6 +110,15 @@ def test_the_previous_save_can_be_restored_too(tmp_path: Path) -> None:
         np.testing.assert_array_equal(predictions(model), saved[name])
 
 
+def test_every_row_may_change_between_saves(tmp_path: Path) -> None:
+    model = model_on_pmem(ids=6000)  # more than the places that a pool has beside its share
+    variable = tables_of(model)[0].variable
+    keys = np.arange(6000)
+    for number in range(4):
+        variable.apply_gradients(keys, np.ones((keys.size, variable.dim), np.float32))
+        model.save(tmp_path / f"{number}")
+
+
 def test_a_save_whose_checkpoint_was_given_up_is_refused(tmp_path: Path) -> None:
     model = model_on_pmem()
     for name in ("first", "second"):
@@ -211,6 +220,11 @@ def test_a_model_without_pools_is_not_persisted(
         embed.persist_server_model(model, tmp_path / "B", 0)
     with pytest.raises(InvalidArgumentError, match="durability"):
         embed.should_persist_server_model(model)
+
+
+def test_a_model_without_tables_is_not_persisted(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="model: has no tables; pass the model that"):
+        embed.persist_server_model(network(), tmp_path / "B", 0)
 
 
 def test_bad_arguments_of_pool_checkpoints_are_named(tmp_path: Path) -> None:

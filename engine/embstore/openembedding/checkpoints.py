@@ -27,6 +27,7 @@ from embstore.table import checks
 from embstore.variable import EmbeddingVariable
 
 __all__ = [
+    "MAX_KEPT",
     "check_persisted",
     "load_server_model",
     "persist_server_model",
@@ -37,10 +38,10 @@ __all__ = [
 
 _NOTE = "persisted.json"
 _FORMAT, _VERSION = "embstore.openembedding persisted model", 1
-_MAX_KEPT = 8
+MAX_KEPT = 8  # checkpoints of a table's pool
 # Beside the window: until a save is whole, the previous one must stay.
 _KEPT_FOR_THE_SAVE_BEFORE = 1
-_MAX_WINDOW = _MAX_KEPT - 1 - _KEPT_FOR_THE_SAVE_BEFORE
+_MAX_WINDOW = MAX_KEPT - 1 - _KEPT_FOR_THE_SAVE_BEFORE
 
 PathLike = str | os.PathLike[str]
 
@@ -178,6 +179,11 @@ def _noted_checkpoint(model: Any, filepath: PathLike) -> tuple[Path, int]:
 
 def _listed_at(tables: Sequence[EmbeddingVariable | Embedding]) -> Path:
     """Returns the folder that lists the checkpoints of the tables' pools."""
+    if not tables:
+        raise InvalidArgumentError(
+            "model: has no tables; pass the model that distributed_model returned (embeddings with "
+            "at most sparse_as_dense_size ids aren't tables), or one with layers of Embedding"
+        )
     chosen = server_config(flags.config).checkpoint_path
     if chosen is not None:
         return Path(chosen)

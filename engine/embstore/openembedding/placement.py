@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from embstore.openembedding.checkpoints import MAX_KEPT
 from embstore.openembedding.flags import Flags, checked
 from embstore.openembedding.server_config import ServerConfig, server_config
 from embstore.openembedding.servers import joined_servers
@@ -21,6 +22,7 @@ __all__ = ["Placement", "TableNeed", "placements", "shares"]
 # yet, and has at most two slots.
 _MAX_FLOATS_A_WEIGHT = 3
 _POOL_HEADER_BYTES, _POOL_UNIT_BYTES = 64, 256
+_MAX_VERSIONS = MAX_KEPT + 1  # of a row in a pool: one in each checkpoint, and the present one
 _MIN_POOL_ROWS = 2 * 4096  # a pool reserves 4096 places for copies
 
 
@@ -100,9 +102,8 @@ def _storage(
         return [StorageOption()] * len(needs)
     weights = [_row_bytes(need.dim) for need in needs]
     in_pool = [_pool_row_bytes(need.dim) for need in needs]
-    # Pools need each row twice: a checkpoint keeps its version before the last change.
     cache = shares(config.cache_bytes, weights, _max_bytes(needs, weights, 1))
-    pools = shares(config.pool_bytes, weights, _max_bytes(needs, in_pool, 2))
+    pools = shares(config.pool_bytes, weights, _max_bytes(needs, in_pool, _MAX_VERSIONS))
     storage = []
     for need, count, cache_bytes, pool_bytes in zip(needs, parts, cache, pools, strict=True):
         shards_per_server = -(-count // servers)
