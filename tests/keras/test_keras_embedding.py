@@ -570,6 +570,13 @@ def test_rows_keep_their_slots_when_their_model_is_compiled_again() -> None:
     assert (variable.export()["accumulator"] > before["accumulator"]).any()
 
 
+def test_the_variable_of_a_tables_rows_shows_the_tables_size() -> None:
+    layer = over(es.keras.Embedding(KEYS, DIM, name="table")).get_layer("table")
+    (rows,) = layer.weights
+    assert repr(rows) == "<Rows path=table/rows, of a table of input_dim=48, output_dim=4>"
+    assert layer.count_params() == 64, "the guide names this number"
+
+
 def test_calls_that_would_silently_lose_rows_raise_an_error() -> None:
     own, _ = own_and_theirs(OPTIMIZERS["SGD"])
     with pytest.raises(UnsupportedError, match="save_weights"):
@@ -599,6 +606,7 @@ def test_calls_that_would_silently_lose_rows_raise_an_error() -> None:
         ({"embeddings_initializer": "no such"}, "embeddings_initializer"),
         ({"embeddings_initializer": "orthogonal"}, "embeddings_initializer: Orthogonal isn't"),
         ({"embeddings_regularizer": "l2"}, "embeddings_regularizer"),
+        ({"weights": [np.zeros((4, 2))]}, r"embeddings_initializer=keras\.initializers\.Constant"),
     ],
 )
 def test_bad_arguments_are_named(arguments: dict[str, Any], named: str) -> None:

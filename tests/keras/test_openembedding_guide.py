@@ -152,6 +152,12 @@ def test_options_that_a_table_lacks_are_refused_or_converted() -> None:
         embed.distributed_optimizer(keras.optimizers.Adam(amsgrad=True))
 
 
+def test_an_optimizer_may_be_given_by_its_name() -> None:
+    assert isinstance(embed.distributed_optimizer("adagrad"), keras.optimizers.Adagrad)
+    with pytest.raises(UnsupportedError, match="Nadam"):
+        embed.distributed_optimizer("nadam")
+
+
 def test_a_loss_scale_optimizer_is_distributed_by_its_inner_optimizer() -> None:
     scaling = keras.optimizers.LossScaleOptimizer(adam())
     assert embed.distributed_optimizer(scaling) is scaling

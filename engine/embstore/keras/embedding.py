@@ -75,7 +75,12 @@ class Embedding(keras.layers.Layer):  # type: ignore[misc]
         **kwargs: Any,
     ) -> None:
         check_backend()
-        for name in ("embeddings_regularizer", "embeddings_constraint", "weights", "lora_rank"):
+        if kwargs.pop("weights", None) is not None:
+            raise InvalidArgumentError(
+                "weights: give pretrained rows as "
+                "embeddings_initializer=keras.initializers.Constant(rows)"
+            )
+        for name in ("embeddings_regularizer", "embeddings_constraint", "lora_rank"):
             if kwargs.pop(name, None) is not None:
                 raise InvalidArgumentError(
                     f"{name} needs the whole table at each step, which an embstore table doesn't "

@@ -18,9 +18,10 @@ __all__ = ["Rows"]
 class Rows(keras.Variable):  # type: ignore[misc]
     """A trainable variable of a model that stands in for rows, which Keras can't hold.
 
-    Its gradient is a vector. In a backward pass, each look-up gives its gradients to the table and
-    adds a mark (`marks`) to that vector. Because of `overwrite_with_gradient`, a Keras optimizer
-    doesn't train this variable but assigns the gradient to it; that assignment trains the rows.
+    It has marks.SIZE floats, and so has its gradient. In a backward pass, each look-up gives its
+    gradients to the table and adds a mark (`marks`) to that gradient. Because of
+    `overwrite_with_gradient`, a Keras optimizer doesn't train this variable but assigns the
+    gradient to it; that assignment trains the rows.
     """
 
     def __init__(self, table: Table, trainable: bool) -> None:
@@ -34,6 +35,11 @@ class Rows(keras.Variable):  # type: ignore[misc]
         )
         self.overwrite_with_gradient = True
         self.table = table
+
+    def __repr__(self) -> str:
+        table = self.table
+        dims = f"input_dim={table.vocabulary_size}, output_dim={table.dim}"
+        return f"<Rows path={self.path}, of a table of {dims}>"
 
     def assign(self, value: Any) -> Any:
         optimizer = applying_optimizer()
@@ -61,7 +67,8 @@ class Rows(keras.Variable):  # type: ignore[misc]
         raise UnsupportedError(
             f"{self.table.name}: its rows can't be {what} as one array (get_weights, set_weights, "
             "EarlyStopping's restore_best_weights, a .h5 file of the whole model); save_weights "
-            "and load_weights, and the callback ModelCheckpoint, keep them"
+            "and load_weights, and the callback ModelCheckpoint, keep them; a layer's "
+            "dense_rows() returns them as an array"
         )
 
     def _refuse_file(self, what: str) -> NoReturn:
