@@ -159,8 +159,8 @@ def test_a_table_with_its_own_ev_option_keeps_it(
 
 def test_partitions_on_a_server_share_the_tables_size() -> None:
     flags = embed.Flags(config=on_pmem(Path("/p"), cache_mb=8))
-    (whole,) = placements([TableNeed(16, None, None)], flags)
-    (parted,) = placements([TableNeed(16, None, 4)], flags)
+    (whole,) = placements([TableNeed("t", 16, None, None)], flags)
+    (parted,) = placements([TableNeed("t", 16, None, 4)], flags)
     assert (whole.partition_num, parted.partition_num) == (1, 4)
     cache, cache_of_one = (each.storage.tiers()[0].size_bytes for each in (whole, parted))
     assert (cache, cache_of_one) == (8 * MIB, 2 * MIB)

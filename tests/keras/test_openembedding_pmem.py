@@ -119,6 +119,24 @@ def test_every_row_may_change_between_saves(tmp_path: Path) -> None:
         model.save(tmp_path / f"{number}")
 
 
+@pytest.mark.parametrize("shards", [None, 2])
+def test_a_model_with_a_smaller_cache_takes_over_its_pools(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards: int | None
+) -> None:
+    def made(cache_mb: int) -> Any:
+        monkeypatch.setattr(embed.flags, "config", on_pmem(tmp_path / "pmem", cache_mb))
+        return model_on_pmem(make=embed.Embedding, ids=-1, num_shards=shards)
+
+    model = made(cache_mb=2)
+    train(model)
+    model.save(tmp_path / "B")
+    saved = predictions(model)
+    close(model)
+    fresh = made(cache_mb=1)
+    fresh.load_weights(tmp_path / "B")
+    np.testing.assert_array_equal(predictions(fresh), saved)
+
+
 def test_a_save_whose_checkpoint_was_given_up_is_refused(tmp_path: Path) -> None:
     model = model_on_pmem()
     for name in ("first", "second"):

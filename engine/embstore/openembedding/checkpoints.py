@@ -163,7 +163,8 @@ def _noted_checkpoint(model: Any, filepath: PathLike) -> tuple[Path, int]:
         listed = ", ".join(map(str, listed_numbers(directory))) or "none"
         raise CheckpointError(
             f"{note}: names checkpoint {number}, and {directory} lists {listed}: it never became "
-            "durable, or newer ones took its place (persist_pending_window)"
+            "durable, newer ones took its place (persist_pending_window), or flags.config named "
+            "another folder for its pools"
         )
     save = SaveOnMedium.open(checkpoint_path(directory, number))
     if save.manifest.save_id != checkpoint_id:

@@ -87,7 +87,10 @@ def place_by_flags(layers: list[Any]) -> None:
     chosen = [layer for layer in layers if _can_be_placed(layer)]
     if not chosen:
         return
-    needs = [TableNeed(layer.output_dim, layer.input_dim, layer.num_shards) for layer in chosen]
+    needs = [
+        TableNeed(layer.name, layer.output_dim, layer.input_dim, layer.num_shards)
+        for layer in chosen
+    ]
     for layer, placement in zip(chosen, placements(needs, flags), strict=True):
         layer.place(placement.storage, placement.partition_num, placement.shards)
 

@@ -7,7 +7,8 @@ server's size.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from embstore.openembedding.checkpoints import MAX_KEPT
 from embstore.openembedding.flags import Flags, checked
@@ -15,6 +16,7 @@ from embstore.openembedding.server_config import ServerConfig, server_config
 from embstore.openembedding.servers import joined_servers
 from embstore.options import StorageOption, StorageType
 from embstore.table import checks
+from embstore.table.storage_places import partition_numbers, tier_file
 
 __all__ = ["Placement", "TableNeed", "placements", "shares"]
 
@@ -22,6 +24,7 @@ __all__ = ["Placement", "TableNeed", "placements", "shares"]
 # yet, and has at most two slots.
 _MAX_FLOATS_A_WEIGHT = 3
 _POOL_HEADER_BYTES, _POOL_UNIT_BYTES = 64, 256
+_BLOCK_BYTES = 4096  # of a file; the core uses whole blocks
 _MAX_VERSIONS = MAX_KEPT + 1  # of a row in a pool: one in each checkpoint, and the present one
 _MIN_POOL_ROWS = 2 * 4096  # a pool reserves 4096 places for copies
 
@@ -32,6 +35,7 @@ class TableNeed:
     or -1: one on each server.
     """
 
+    name: str
     dim: int
     rows: int | None
     num_shards: int | None
@@ -60,9 +64,12 @@ def placements(needs: Sequence[TableNeed], flags: Flags) -> list[Placement]:
     if has_servers:
         servers = joined_servers(flags, on_pmem=config.pmem_pool_root_path is not None)
     parts = [_shard_count(need, servers) for need in needs]
+    storage = _storage(needs, config, parts, servers)
+    if has_servers:
+        return [Placement(each, 1, count) for each, count in zip(storage, parts, strict=True)]
     return [
-        Placement(storage, 1 if has_servers else count, count if has_servers else None)
-        for storage, count in zip(_storage(needs, config, parts, servers), parts, strict=True)
+        Placement(_not_smaller_than_kept(each, need.name, count), count, None)
+        for each, need, count in zip(storage, needs, parts, strict=True)
     ]
 
 
@@ -114,6 +121,23 @@ def _storage(
         )
         storage.append(StorageOption(StorageType.DRAM_PMEM, root, sizes, durability="checkpoint"))
     return storage
+
+
+def _not_smaller_than_kept(storage: StorageOption, name: str, partitions: int) -> StorageOption:
+    """Returns the storage with pools of at least the size of those that an earlier run left for the
+    table, since a pool never shrinks.
+    """
+    cache, *pools = storage.tiers()
+    if not pools:
+        return storage
+    files = [
+        Path(f"{tier_file(pools[0], name, part)}.pool") for part in partition_numbers(partitions)
+    ]
+    kept_bytes = max((file.stat().st_size for file in files if file.is_file()), default=0)
+    pool_bytes = -(-kept_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
+    return replace(
+        storage, storage_size=(cache.size_bytes, max(pools[0].size_bytes or 0, pool_bytes))
+    )
 
 
 def _max_bytes(
