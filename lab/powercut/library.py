@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import functools
 import hashlib
 import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from powercut.errors import PowercutError
@@ -53,7 +56,9 @@ def library() -> Path:
     folder = cache / f"library-{_key(compiler)}"
     if not folder.exists():
         try:
-            _publish(compiler, folder)
+            with _locked(cache):
+                if not folder.exists():
+                    _publish(compiler, folder)
         except OSError as error:
             raise _unusable_cache(cache, error) from error
     if set(" :") & set(str(folder)):
@@ -61,6 +66,20 @@ def library() -> Path:
             f"{folder}: LD_PRELOAD takes no path with spaces or colons; set POWERCUT_CACHE"
         )
     return folder / _SONAME
+
+
+@contextlib.contextmanager
+def _locked(cache: Path) -> Iterator[None]:
+    """Has processes that need a new library wait for the first that compiles it, which takes
+    seconds. On a file system that can't lock a folder, such as NFS, each compiles its own.
+    """
+    folder = os.open(cache, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 def _publish(compiler: str, folder: Path) -> None:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -296,6 +297,31 @@ def test_a_missing_compiler_says_what_to_install(
         assert "apt-get install g++" in capsys.readouterr().err
     finally:
         library_module.library.cache_clear()
+
+
+_SLOW_COMPILER = """#!/bin/sh
+if [ "$1" = --version ]; then
+    echo asked >> {log}
+    exit
+fi
+echo compiles >> {log}
+until [ "$(grep -c asked {log})" = 2 ]; do sleep 0.02; done
+sleep 0.2
+"""
+
+
+def test_processes_that_start_together_compile_the_library_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    compiler, log = tmp_path / "slow-c++", tmp_path / "log"
+    compiler.write_text(_SLOW_COMPILER.format(log=log))
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setenv("POWERCUT_CACHE", str(tmp_path / "cache"))
+    with ThreadPoolExecutor(2) as pool:  # threads wait for each other's locks as processes do
+        first, second = pool.map(lambda _: library_module.library.__wrapped__(), range(2))
+    assert first == second
+    assert log.read_text().split().count("compiles") == 1
 
 
 def test_an_unusable_cache_folder_is_named(
