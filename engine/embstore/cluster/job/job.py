@@ -240,13 +240,14 @@ def run(
     count = checks.integer("workers", workers, at_least=1)
     most = checks.integer("max_failures", max_failures, at_least=0)
     checks.real("cpus_per_worker", cpus_per_worker, at_least=0)
+    call = _pickled(function, arguments)
     with contextlib.ExitStack() as jobs:
         job = jobs.enter_context(Job(workers=count, checkpoints=checkpoints, **options))
         failures, last_step, failed_at = 0, job.newest_step(), 0.0
         while True:
             processes = _Processes(job, cpus_per_worker)
             try:
-                return processes.run(function, arguments, on_report)
+                return processes.run(call, on_report)
             except (ShardLostError, WorkerLostError) as error:
                 step = job.newest_step()
                 failures = 1 if step != last_step else failures + 1
@@ -274,6 +275,20 @@ def run(
             except ShardLostError:
                 job.close()
                 job = jobs.enter_context(Job(workers=count, checkpoints=checkpoints, **options))
+
+
+def _pickled(function: Callable[..., Any], arguments: tuple[Any, ...]) -> bytes:
+    """Returns the call as its workers get it. Made before any process starts, since it may fail."""
+    ray = ray_cluster.library()
+    try:
+        call: bytes = ray.cloudpickle.dumps((function, arguments))
+    except Exception as error:  # pickling can raise anything
+        raise InvalidArgumentError(
+            f"{getattr(function, '__qualname__', function)} or its arguments can't be sent to "
+            f"workers ({error}); put the function in a module that they can import, and give "
+            "arguments that can be pickled"
+        ) from error
+    return call
 
 
 class _WorkerActor:
@@ -323,23 +338,13 @@ class _Processes:
         )
         self._actors = [actor.remote() for _ in range(ticket.workers)]
 
-    def run(
-        self,
-        function: Callable[..., Any],
-        arguments: tuple[Any, ...],
-        on_report: Callable[[int, Any], None] | None,
-    ) -> list[Any]:
-        """Returns the workers' results by rank, or raises the error of the first that fails."""
+    def run(self, call: bytes, on_report: Callable[[int, Any], None] | None) -> list[Any]:
+        """Returns the workers' results by rank, or raises the error of the first that fails.
+
+        call: the pickled function and arguments.
+        """
         self._warn_if_too_few_cpus()
         exceptions = self._ray.exceptions
-        try:
-            call = self._ray.cloudpickle.dumps((function, arguments))
-        except Exception as error:  # pickling can raise anything
-            raise InvalidArgumentError(
-                f"{getattr(function, '__qualname__', function)} or its arguments can't be sent to "
-                f"workers ({error}); put the function in a module that they can import, and give "
-                "arguments that can be pickled"
-            ) from error
         environment = {name: os.environ[name] for name in _READ_ON_IMPORT if name in os.environ}
         waiting = [
             actor.run.remote(self._job.ticket, rank, call, sys.path, environment)
