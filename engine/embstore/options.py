@@ -557,7 +557,7 @@ def _tier_paths(
     if storage_path is None or isinstance(storage_path, (str, os.PathLike)):
         path = _path_text(storage_path)
         paths = tuple(path if kind in _TAKES_PATH else None for kind in kinds)
-    elif isinstance(storage_path, Sequence):
+    elif isinstance(storage_path, Sequence) and not isinstance(storage_path, bytes):
         if len(storage_path) != len(kinds):
             raise InvalidArgumentError(
                 f"storage_path must have one entry, or None, for each of the {len(kinds)} tiers of "
@@ -599,7 +599,8 @@ def _tier_sizes(
         storage_size = ()
     if not isinstance(storage_size, Sequence) or isinstance(storage_size, (str, bytes)):
         raise InvalidArgumentError(
-            f"storage_size must be a list of bytes, or None, one a tier, got {storage_size!r}"
+            "storage_size must be a list of bytes or None for each tier, such as ['512M'], "
+            f"got {storage_size!r}"
         )
     if len(storage_size) > len(kinds):
         raise InvalidArgumentError(

@@ -402,6 +402,8 @@ def test_a_folder_that_is_not_there_is_refused(
         (["tiers", "--skew", "nan"], "--skew: must be finite, 0 or more, got nan"),
         (["keras", "--skew", "-1"], "--skew: must be finite, 0 or more, got -1"),
         (["rows", "--json", "/"], "--json: / is a directory; give a file"),
+        (["rows", "--rows", "1e6"], "--rows: must be a positive whole number, got 1e6"),
+        (["many_tables"], "SUITE: invalid choice: 'many_tables' (choose from "),
     ],
 )
 def test_arguments_that_can_not_be_measured_or_written_are_refused_at_once(

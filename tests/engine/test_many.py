@@ -267,6 +267,54 @@ def test_arguments_that_do_not_fit_name_their_variable(
         es.lookup_many(many, iter([ids, ids]))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_the_values_of_a_dict_are_taken_as_a_list(
+    make_variable: MakeVariable, partitions: int
+) -> None:
+    variables: Any = {
+        name: make_variable(name=name, partition_num=partitions) for name in ("users", "items")
+    }.values()
+    ids: Any = {"users": np.arange(4), "items": np.arange(5)}.values()
+    grads: Any = {"users": np.ones((4, 3), np.float32), "items": np.ones((5, 3), np.float32)}
+    es.apply_many(variables, ids, grads.values())
+    assert [rows.shape for rows in es.lookup_many(variables, ids)] == [(4, 3), (5, 3)]
+    grads["items"] = grads["items"] * np.nan
+    with pytest.raises(InvalidArgumentError, match=r"^items: grads must be finite"):
+        es.apply_many(variables, ids, grads.values())
+    assert [variable.get_frequency(3) for variable in variables] == [2, 1]
+
+
+def test_arguments_without_the_order_of_the_variables_are_refused(
+    make_variable: MakeVariable,
+) -> None:
+    """The keys of a dict could be taken for ids, and a set has no order."""
+    variables = [make_variable(name="users"), make_variable(name="items")]
+    ids, grads = [np.arange(4)] * 2, [np.ones((4, 3), np.float32)] * 2
+    cases: list[tuple[Any, Any, Any, str]] = [
+        (variables, dict(enumerate(ids)), grads, "ids must be a list, got dict; .*by position"),
+        (variables, ids, dict(enumerate(grads)), "grads must be a list, got dict"),
+        (variables, {1, 2}, grads, "ids must be a list, got set"),
+        (variables, "12", grads, "ids must be a list, got str"),
+        (set(variables), ids, grads, "variables must be a list, got set"),
+    ]
+    for some_variables, some_ids, some_grads, message in cases:
+        with pytest.raises(InvalidArgumentError, match=message):
+            es.apply_many(some_variables, some_ids, some_grads)
+        if some_grads is grads:
+            with pytest.raises(InvalidArgumentError, match=message):
+                es.lookup_many(some_variables, some_ids)
+    assert not any(map(len, variables))
+
+
+def test_a_closed_variable_is_named_once(make_variable: MakeVariable) -> None:
+    variable = make_variable(name="users")
+    variable.close()
+    with pytest.raises(ClosedError, match=r"^users is closed"):
+        es.lookup_many([variable], [np.arange(4)])
+    with pytest.raises(ClosedError, match=r"^users is closed"):
+        es.apply_many([variable], [np.arange(4)], [np.ones((4, 3), np.float32)])
+
+
 def test_a_variable_without_hbm_or_optimizer_says_which_it_is(make_variable: MakeVariable) -> None:
     many = [make_variable(name="users", storage=hbm()), make_variable(name="items")]
     ids = on_device(np.arange(4))

@@ -796,12 +796,14 @@ def test_impossible_bags_are_refused(
         es.torch.EmbeddingBag(var, "sum")(*arguments)
 
 
-@pytest.mark.parametrize("kind", ["sparse", "nested"])
+@pytest.mark.parametrize("kind", ["sparse", "nested", "meta"])
 def test_a_look_up_by_tensors_that_numpy_cant_read_is_refused(
     var: es.EmbeddingVariable, kind: str
 ) -> None:
     ids: Any = torch.tensor([[0, 7]]).to_sparse()
-    if kind == "nested":
+    if kind == "meta":
+        ids = ids.to_dense().to("meta")
+    elif kind == "nested":
         parts = [torch.tensor([1]), torch.tensor([2, 3])]
         ids = torch.nested.nested_tensor(parts, layout=torch.jagged)
     with pytest.raises(InvalidArgumentError, match=r"ids must be an array, got a torch\."):

@@ -165,7 +165,7 @@ def _parse(arguments: list[str]) -> tuple[ModuleType, argparse.Namespace]:
         suite_parser.add_argument(
             "--json", type=Path, metavar="FILE", help="file for the figures, as JSON"
         )
-    if not arguments or arguments[0] not in (*SUITES, "-h", "--help"):
+    if not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-h", "--help")):
         arguments = [DEFAULT_SUITE, *arguments]
     parsed = parser.parse_args(arguments)
     if parsed.json is not None and not parsed.json.parent.is_dir():

@@ -25,9 +25,12 @@ OptionsT = TypeVar("OptionsT", bound="DataclassInstance")
 
 
 def positive(text: str) -> int:
-    value = int(text)
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
     if value <= 0:
-        raise argparse.ArgumentTypeError(f"must be positive, got {text}")
+        raise argparse.ArgumentTypeError(f"must be a positive whole number, got {text}")
     return value
 
 

@@ -42,7 +42,10 @@ def is_on_device(array: object) -> TypeGuard[OnDevice]:
     if isinstance(array, np.ndarray):
         return False
     device_of = getattr(array, "__dlpack_device__", None)
-    return device_of is not None and int(device_of()[0]) in (CUDA, EXTENSION)
+    try:
+        return device_of is not None and int(device_of()[0]) in (CUDA, EXTENSION)
+    except ValueError:  # a tensor of PyTorch's meta device, which has no memory
+        return False
 
 
 def to_host(argument: str, array: OnDevice) -> NDArray[Any]:

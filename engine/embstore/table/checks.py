@@ -57,7 +57,8 @@ def size(name: str, value: object, *, at_least: int = 1, at_most: int = INT64_MA
         found = re.fullmatch(r"([0-9]{1,15})([KMGT]?)", value)
         if found is None:
             raise InvalidArgumentError(
-                f"{name} must be bytes, or a number with K, M, G or T, got {value!r}"
+                f"{name} must be bytes, or a whole number with K, M, G or T, such as '512M', "
+                f"got {value!r}"
             )
         value = int(found[1]) * _UNITS[found[2]]
     return integer(name, value, at_least=at_least, at_most=at_most, unit="bytes")
@@ -223,7 +224,7 @@ def _array(name: str, value: object) -> NDArray[Any]:
     if isinstance(value, MaskedArray) or _has_masked(value):
         raise InvalidArgumentError(
             f"{name} must be a plain array, got a masked one, whose mask would be ignored; choose "
-            f"what counts, for example {name}.compressed()"
+            f"what counts, for example {name}.compressed(), or {name}.filled(0) for the same shape"
         )
     try:
         return np.asarray(value)

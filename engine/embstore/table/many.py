@@ -48,7 +48,7 @@ def lookup_many(
     variable takes. Each server gets one request for all variables that have a shard there. Errors
     name the variable.
     """
-    _check_lengths(variables, ids=ids)
+    variables, ids = _checked_lists(variables, ids=ids)
     if type(train) is not bool or type(count) is not bool:  # NumPy's, mostly
         train, count = checks.flag("train", train), checks.flag("count", count)
     tables = [variable.internals.table for variable in variables]
@@ -180,7 +180,7 @@ def apply_many(
     Invalid arguments are found before anything is applied if the ids are on a GPU or the shards
     are remote.
     """
-    _check_lengths(variables, ids=ids, grads=grads)
+    variables, ids, grads = _checked_lists(variables, ids=ids, grads=grads)
     apply_bags(variables, ids, grads, [None] * len(variables), global_step)
 
 
@@ -319,16 +319,35 @@ def _start_remote_lookups(
     return remote_lookups
 
 
-def _check_lengths(variables: Sequence[EmbeddingVariable], **arguments: Sequence[Any]) -> None:
+def _checked_lists(variables: Any, **arguments: Any) -> list[list[Any]]:
+    """Returns the variables and the arguments as lists. Raises InvalidArgumentError if an argument
+    hasn't one entry for each variable.
+    """
     check_variable_list(variables)
+    lists: list[list[Any]] = []
     for name, argument in {"variables": variables, **arguments}.items():
-        if not hasattr(argument, "__len__") or not checks.is_iterable(argument):
-            raise InvalidArgumentError(f"{name} must be a list, got {type(argument).__name__}")
-    for name, argument in arguments.items():
-        if len(argument) != len(variables):
+        if not _has_order(argument):
             raise InvalidArgumentError(
-                f"{name} must have one for each of {len(variables)} variables, got {len(argument)}"
+                f"{name} must be a list, got {type(argument).__name__}; the lists' entries belong "
+                "together by position"
             )
+        lists.append(list(argument))
+        if len(lists[-1]) != len(lists[0]):
+            raise InvalidArgumentError(
+                f"{name} must have one for each of {len(lists[0])} variables, got {len(lists[-1])}"
+            )
+    return lists
+
+
+def _has_order(argument: object) -> bool:
+    """Returns whether `argument` has entries in an order of their own, such as a list, an array or
+    the values of a dict.
+    """
+    if isinstance(argument, (list, tuple)):  # the usual case
+        return True
+    if isinstance(argument, (Mapping, set, frozenset, str, bytes)):
+        return False
+    return hasattr(argument, "__len__") and checks.is_iterable(argument)
 
 
 def _with_name(variable: EmbeddingVariable, error: Exception) -> Exception:
@@ -336,7 +355,9 @@ def _with_name(variable: EmbeddingVariable, error: Exception) -> Exception:
     if isinstance(error, EmbStoreError):
         message, *rest = error.args or ("",)
         # Looks only at the start: a name such as "ids" may be a word of the message by chance.
-        if not str(message).startswith((f"{variable.name}:", f"{variable.name}.part")):
+        if not str(message).startswith(
+            (f"{variable.name}:", f"{variable.name}.part", f"{variable.name} is closed")
+        ):
             error.args = (f"{variable.name}: {message}", *rest)
     return error
 
