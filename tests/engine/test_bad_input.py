@@ -389,6 +389,24 @@ def test_batches_that_are_not_iterable_are_refused(nothing: Any, kind: str) -> N
         es.prefetching(nothing, {})
 
 
+def test_a_batch_whose_ids_cant_be_prefetched_names_the_variable(
+    make_variable: MakeVariable,
+) -> None:
+    ids_of: Any = {make_variable(name="users"): lambda batch: batch}
+    with pytest.raises(InvalidArgumentError, match=r"^users: ids must be int64, got float64"):
+        list(es.prefetching([[1.5]], ids_of))
+
+
+def test_a_stop_iteration_of_a_function_of_ids_drops_no_batch_silently(
+    make_variable: MakeVariable,
+) -> None:
+    ids = iter([[1], [2]])
+    batches = es.prefetching([1, 2, 3], {make_variable(): lambda _: next(ids)})
+    assert [next(batches), next(batches)] == [1, 2]
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        next(batches)
+
+
 def test_a_number_is_refused_as_a_list_of_batches(make_variable: MakeVariable) -> None:
     ids: Any = np.array(5)
     with pytest.raises(InvalidArgumentError, match="ids must be a list, got ndarray"):

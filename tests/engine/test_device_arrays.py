@@ -103,6 +103,13 @@ def test_other_types_and_values_of_another_shape_are_refused() -> None:
         es.DeviceArray(np.zeros(3), device=GPU)
     with pytest.raises(InvalidArgumentError, match="device must be"):
         es.DeviceArray(np.zeros(3, np.float32), device="gpu")
+    masked = np.ma.masked_array(np.zeros(3, np.float32), [True, False, False])
+    with pytest.raises(InvalidArgumentError, match="values must be a plain array, got a masked"):
+        es.DeviceArray(masked, device=GPU)
+    with pytest.raises(InvalidArgumentError, match="values must be a plain array, got a masked"):
+        es.DeviceArray(np.zeros(3, np.float32), device=GPU).copy_from(masked)
+    with pytest.raises(InvalidArgumentError, match="values must be a regular array"):
+        es.DeviceArray([[1], [2, 3]], device=GPU)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match=r"float32 of shape \(3,\), got float32 of .*4"):
         on_device(np.zeros(3), np.float32).copy_from(np.zeros(4, np.float32))
     a_list: Any = [1.0, 2.0, 3.0]

@@ -46,7 +46,7 @@ class DeviceArray:
         device: "cuda", "cuda:N" or "emulated" (default: the environment variable EMBSTORE_DEVICE,
             else "cuda").
         """
-        values = np.asarray(values, order="C")
+        values = np.asarray(checks.plain_array("values", values), order="C")
         self._make(values.shape, values.dtype, device)
         self.copy_from(values)
 
@@ -98,7 +98,7 @@ class DeviceArray:
 
     def copy_from(self, values: NDArray[Any]) -> None:
         """Copies `values`, of the same shape and dtype, to the device."""
-        values = np.asarray(values)
+        values = checks.plain_array("values", values)
         if values.shape != self._shape or values.dtype != self._dtype:
             raise InvalidArgumentError(
                 f"values must be {self._dtype} of shape {self._shape}, "

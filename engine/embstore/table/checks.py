@@ -220,7 +220,8 @@ def _digits(number: object) -> str:
     return text if len(text) <= 50 else f"{text[:20]}... ({len(text)} characters)"
 
 
-def _array(name: str, value: object) -> NDArray[Any]:
+def plain_array(name: str, value: object) -> NDArray[Any]:
+    """Returns `value` as an array. Refuses masked arrays, whose mask NumPy would ignore."""
     if isinstance(value, MaskedArray) or _has_masked(value):
         raise InvalidArgumentError(
             f"{name} must be a plain array, got a masked one, whose mask would be ignored; choose "
@@ -265,7 +266,7 @@ def ids(value: object) -> NDArray[np.int64]:
     # The usual case. Everything below takes longer than the look-up of one id.
     if type(value) is np.ndarray and value.dtype == INT64 and value.flags.c_contiguous:
         return value
-    array = _array("ids", value)
+    array = plain_array("ids", value)
     if array.dtype.kind in "iu" and np.can_cast(array.dtype, np.int64):
         array = array.astype(np.int64, copy=False)
     if array.dtype != np.int64:
@@ -287,7 +288,7 @@ def rows(name: str, value: object, shape: tuple[int, ...]) -> NDArray[np.float32
         and value.flags.c_contiguous
     ):
         return value
-    array = _array(name, value)
+    array = plain_array(name, value)
     _check_numbers(name, array)
     if isinstance(value, (list, tuple)):
         array = as_float32(name, array)
@@ -309,7 +310,7 @@ def as_float32(name: str, value: object) -> NDArray[np.float32]:
     Raises InvalidArgumentError for complex numbers and text, and for a finite number that would
     become infinite.
     """
-    array = _array(name, value)
+    array = plain_array(name, value)
     _check_numbers(name, array)
     try:
         with np.errstate(all="ignore"):
@@ -346,7 +347,7 @@ def _gained_infinity(before: NDArray[Any], after: NDArray[np.float32]) -> bool:
 
 def counts(name: str, value: object, shape: tuple[int, ...]) -> NDArray[np.uint32]:
     """Returns `value`, integers from 1 to 2**32 - 1, as a uint32 array of `shape`."""
-    array = _array(name, value)
+    array = plain_array(name, value)
     if array.dtype.kind not in "iu" or array.shape != shape:
         raise InvalidArgumentError(
             f"{name} must be integers of the shape {shape}, got {array.dtype} of {array.shape}"

@@ -291,10 +291,11 @@ def prefetch_many(
     lookups_to_send: list[RemoteLookup] = []
     try:
         for variable, look_ups in batch:
-            if variable.internals.is_remote:
-                lookups_to_send += variable._add_prefetched(look_ups)
-            else:
-                variable.prefetch(*look_ups)
+            with _NamedErrors(variable):
+                if variable.internals.is_remote:
+                    lookups_to_send += variable._add_prefetched(look_ups)
+                else:
+                    variable.prefetch(*look_ups)
     finally:
         send_lookups(lookups_to_send)
 

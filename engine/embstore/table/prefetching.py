@@ -78,7 +78,10 @@ def _prefetched(
     try:
         while failed is None:
             try:
-                batch = next(batches)
+                try:
+                    batch = next(batches)
+                except StopIteration:
+                    break
                 prefetch_many(
                     [
                         (variable, look_ups)
@@ -86,8 +89,6 @@ def _prefetched(
                         if (look_ups := _look_ups(ids(batch)))
                     ]
                 )
-            except StopIteration:
-                break
             except Exception as error:
                 failed = error
                 break
