@@ -403,6 +403,7 @@ def test_a_folder_that_is_not_there_is_refused(
         (["keras", "--skew", "-1"], "--skew: must be finite, 0 or more, got -1"),
         (["rows", "--json", "/"], "--json: / is a directory; give a file"),
         (["rows", "--rows", "1e6"], "--rows: must be a positive whole number, got 1e6"),
+        (["tiers", "--bogus"], "bench tiers: error: unrecognized arguments: --bogus"),
         (["many_tables"], "SUITE: invalid choice: 'many_tables' (choose from "),
     ],
 )

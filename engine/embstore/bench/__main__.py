@@ -167,7 +167,9 @@ def _parse(arguments: list[str]) -> tuple[ModuleType, argparse.Namespace]:
         )
     if not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-h", "--help")):
         arguments = [DEFAULT_SUITE, *arguments]
-    parsed = parser.parse_args(arguments)
+    parsed, unknown = parser.parse_known_args(arguments)
+    if unknown:  # by the suite's parser, which shows the suite's arguments
+        suites.choices[parsed.suite].error(f"unrecognized arguments: {' '.join(unknown)}")
     if parsed.json is not None and not parsed.json.parent.is_dir():
         parser.error(f"--json: {parsed.json.parent} is no directory")
     if parsed.json is not None and parsed.json.is_dir():
