@@ -57,7 +57,7 @@ def size(name: str, value: object, *, at_least: int = 1, at_most: int = INT64_MA
         found = re.fullmatch(r"([0-9]{1,15})([KMGT]?)", value)
         if found is None:
             raise InvalidArgumentError(
-                f"{name} must be bytes, or a whole number with K, M, G or T, such as '512M', "
+                f"{name} must be bytes, or a number with K, M, G or T, such as '512M', "
                 f"got {value!r}"
             )
         value = int(found[1]) * _UNITS[found[2]]
