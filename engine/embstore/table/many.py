@@ -221,10 +221,9 @@ def apply_bags(
     others: list[int] = []
     remote_batches: list[tuple[EmbeddingVariable, Any, Any]] = []
     errors = {}  # of the variables in `local` and `others`
-    for i, (variable, variable_ids, variable_grads, bag) in enumerate(
-        zip(variables, ids, grads, bags, strict=True)
+    for i, (variable, table, variable_ids, variable_grads, bag) in enumerate(
+        zip(variables, tables, ids, grads, bags, strict=True)
     ):
-        table = variable.internals.table
         if bag is not None:
             local[i] = cast("Any", (table, variable_ids, variable_grads, bag))
         elif variable.internals.is_remote:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import accumulate
 from operator import index
 from typing import TYPE_CHECKING
@@ -202,16 +202,17 @@ class KeyedJaggedTensor:
     def to_dict(self) -> dict[str, JaggedTensor]:
         """Returns each feature's bags."""
         counts, weights = self._length_per_key, self._weights
-        lengths = self._lengths.view(len(self._keys), -1)
         parts = zip(
             self._keys,
             torch.split(self._values, counts),
             [None] * len(counts) if weights is None else torch.split(weights, counts),
-            lengths,
-            _offsets_of(lengths),
+            _offsets_of(self._lengths.view(len(self._keys), -1)),
             strict=True,
         )
-        return {key: JaggedTensor(*of_key) for key, *of_key in parts}
+        return {
+            key: JaggedTensor(values, of_key, offsets=offsets)
+            for key, values, of_key, offsets in parts
+        }
 
 
 class KeyedTensor:
@@ -262,10 +263,10 @@ def _checked_lengths(length_per_key: Iterable[int]) -> list[int]:
         ) from None
 
 
-def check_distinct(keys: Iterable[str]) -> None:
+def check_distinct(keys: Collection[str]) -> None:
     """Raises InvalidArgumentError if a feature's name comes twice."""
-    again = next((key for key, times in Counter(keys).items() if times > 1), None)
-    if again is not None:
+    if len(set(keys)) != len(keys):
+        again = next(key for key, times in Counter(keys).items() if times > 1)
         raise InvalidArgumentError(
             f"keys must differ, got {again!r} more than once; give each feature its own name"
         )
